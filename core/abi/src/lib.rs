@@ -1,1 +1,332 @@
-//! See ARCHITECTURE.md.
+//! The bytes that the blob and the supervisor share.
+//!
+//! One memfd per node holds the blob's ELF image, then the [`NodePage`]. Each process maps the image
+//! private and executable at [`BLOB_ADDR`], the node page shared at [`NODE_PAGE_ADDR`] and a private
+//! anonymous [`ProcPage`] at [`PROC_PAGE_ADDR`].
+//! Any change of a layout here, of a constant or of what a field means needs a new [`ABI_VERSION`].
+//! A node can write its own page: the supervisor treats every value read from it as a claim, clamps it and
+//! never uses it as an index or a length.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+use core::mem::{offset_of, size_of};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use diecast_core_vtime::{Rate, Segment};
+
+/// Bumped whenever a layout or a meaning changes.
+pub const ABI_VERSION: u32 = 1;
+/// First word of a [`NodePage`].
+pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
+/// First word of a [`ProcPage`].
+pub const PROC_MAGIC: u64 = 0x7072_6f63_6469_6563;
+/// Where the blob's image sits in every process; works with glibc, musl, Go, ASan, TSan and UBSan.
+pub const BLOB_ADDR: u64 = 0x7e90_0000_0000;
+/// Room for the image: system calls from this range pass the filter.
+pub const BLOB_LEN_MAX: u64 = 0x10_0000;
+/// Where the node page is mapped, shared.
+pub const NODE_PAGE_ADDR: u64 = BLOB_ADDR + BLOB_LEN_MAX;
+/// Where the private page of a process is mapped.
+pub const PROC_PAGE_ADDR: u64 = BLOB_ADDR + 0x80_0000;
+/// The filter's 16 data bits: a SIGSYS with this si_errno is ours.
+pub const TRAP_MAGIC: u16 = 0xd1ec;
+/// `si_perf_data` of the meter's SIGTRAP.
+pub const METER_MAGIC: u64 = 0xd1ec_ca57;
+/// How many rates a lab can have in its life before retime is refused.
+pub const SEGMENTS_MAX: usize = 64;
+/// Virtual CPUs of a node at most.
+pub const VCPUS_MAX: usize = 64;
+/// Threads of a node whose last charge is remembered at one time.
+pub const SLOTS_MAX: usize = 8192;
+/// How far from its hash a slot may sit.
+pub const SLOT_PROBES: usize = 32;
+/// Buckets of a lateness histogram: bucket i counts values in [2^i, 2^(i+1)) ns, bucket 0 also zero.
+pub const LATE_BUCKETS: usize = 48;
+
+/// One segment in shared memory. Written under the page's seqlock.
+#[repr(C)]
+pub struct SegmentCell {
+    pub r0_ns: AtomicU64,
+    pub v0_ns: AtomicU64,
+    pub rate_int: AtomicU64,
+    pub rate_frac: AtomicU64,
+    pub inverse_int: AtomicU64,
+    pub inverse_frac: AtomicU64,
+}
+
+impl SegmentCell {
+    /// The segment as a value; only consistent inside a seqlock read.
+    #[inline(always)]
+    pub fn load(&self) -> Segment {
+        Segment {
+            r0_ns: self.r0_ns.load(Ordering::Relaxed),
+            v0_ns: self.v0_ns.load(Ordering::Relaxed),
+            rate: Rate { int: self.rate_int.load(Ordering::Relaxed), frac: self.rate_frac.load(Ordering::Relaxed) },
+            inverse: Rate {
+                int: self.inverse_int.load(Ordering::Relaxed),
+                frac: self.inverse_frac.load(Ordering::Relaxed),
+            },
+        }
+    }
+
+    /// Stores a segment; the caller holds the seqlock.
+    pub fn store(&self, s: &Segment) {
+        self.r0_ns.store(s.r0_ns, Ordering::Relaxed);
+        self.v0_ns.store(s.v0_ns, Ordering::Relaxed);
+        self.rate_int.store(s.rate.int, Ordering::Relaxed);
+        self.rate_frac.store(s.rate.frac, Ordering::Relaxed);
+        self.inverse_int.store(s.inverse.int, Ordering::Relaxed);
+        self.inverse_frac.store(s.inverse.frac, Ordering::Relaxed);
+    }
+}
+
+/// What a thread's meter remembers between two hits. Only the thread itself writes it (and the supervisor
+/// frees it once the thread is gone); all values relaxed.
+#[repr(C, align(128))]
+pub struct ThreadSlot {
+    /// Thread id in the node's pid namespace, 0 = free.
+    pub tid: AtomicU32,
+    pub pad: AtomicU32,
+    /// Thread CPU time (real, raw) up to which everything is charged or is meter cost.
+    pub last_cpu_ns: AtomicU64,
+    /// Real CLOCK_MONOTONIC when the last hit returned to the program.
+    pub last_wall_ns: AtomicU64,
+    /// Virtual instant at which the last charged work ends.
+    pub finish_v_ns: AtomicU64,
+    /// Voluntary context switches when the last hit returned.
+    pub nvcsw: AtomicU64,
+    /// schedstat's run delay at its last reading.
+    pub run_delay_ns: AtomicU64,
+    /// Waiting since that reading which is already explained by the ledger.
+    pub explained_ns: AtomicU64,
+    /// CPU time of this thread that was the meter's own.
+    pub cost_ns: AtomicU64,
+    /// The node's charged total when the last hit returned.
+    pub node_charged_ns: AtomicU64,
+    /// CPU time charged to this thread.
+    pub charged_ns: AtomicU64,
+}
+
+/// Counts that the blob keeps for the fidelity monitor.
+#[repr(C)]
+pub struct Counters {
+    /// CPU time charged by blobs, real CPU ns.
+    pub charged_ns: AtomicU64,
+    /// CPU time charged by the supervisor for what escaped.
+    pub charged_by_supervisor_ns: AtomicU64,
+    /// CPU time spent by the meter itself (measured part plus the estimate per hit).
+    pub meter_cost_ns: AtomicU64,
+    pub hits: AtomicU64,
+    /// System calls served by the blob.
+    pub traps: AtomicU64,
+    /// Ledger values out of any sensible range that were clamped.
+    pub clamped: AtomicU64,
+    /// Times a thread was so late that its debt was forgiven.
+    pub forgiven: AtomicU64,
+    pub forgiven_v_ns: AtomicU64,
+    /// Hits without a free slot.
+    pub no_slot: AtomicU64,
+    /// First unexpected state of a blob: a [`BlobFault`].
+    pub fault: AtomicU32,
+    pub fault_detail: AtomicU32,
+    /// Waiting for the host's cores that was subtracted, real ns.
+    pub waited_ns: AtomicU64,
+    /// Histogram of ledger lateness, virtual ns: how long after its work's virtual end a running thread was
+    /// still behind.
+    pub late_v: [AtomicU64; LATE_BUCKETS],
+    /// Histogram of the lateness of the meter's own sleeps, real ns.
+    pub sleep_late: [AtomicU64; LATE_BUCKETS],
+}
+
+/// Unexpected states that a blob reports instead of printing.
+#[repr(u32)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlobFault {
+    None = 0,
+    /// A trapped call that has no handler.
+    NoHandler = 1,
+    /// A Rust panic in the blob.
+    Panic = 2,
+}
+
+/// The page that all processes of a node share.
+#[repr(C)]
+pub struct NodePage {
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    pub size: AtomicU32,
+    /// Seqlock of the frame: odd while it is being written. Also the frame's generation.
+    pub seq: AtomicU32,
+    pub segment_count: AtomicU32,
+    pub segments: [SegmentCell; SEGMENTS_MAX],
+    /// Virtual clock minus virtual MONOTONIC, constant for the lab's life (per node).
+    pub realtime_off_ns: AtomicI64,
+    pub boottime_off_ns: AtomicI64,
+    pub tai_off_ns: AtomicI64,
+    pub raw_off_ns: AtomicI64,
+    /// 1 when every thread has a meter.
+    pub metered: AtomicU32,
+    pub vcpus: AtomicU32,
+    /// Real CPU time between two hits.
+    pub grain_ns: AtomicU64,
+    /// Virtual CPU ns per real CPU ns: 1/speed.
+    pub slowness_int: AtomicU64,
+    pub slowness_frac: AtomicU64,
+    /// Real CPU ns per virtual CPU ns: speed.
+    pub speed_int: AtomicU64,
+    pub speed_frac: AtomicU64,
+    /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), estimated.
+    pub hit_cost_ns: AtomicU64,
+    /// Virtual instant at which each virtual CPU is free.
+    pub free_v_ns: [AtomicU64; VCPUS_MAX],
+    pub counters: Counters,
+    pub slots: [ThreadSlot; SLOTS_MAX],
+}
+
+/// A virtual signal disposition, as the program set it.
+#[repr(C)]
+pub struct VirtualAction {
+    pub handler: AtomicU64,
+    pub flags: AtomicU64,
+    pub restorer: AtomicU64,
+    pub mask: AtomicU64,
+}
+
+/// Timers whose clock is remembered.
+pub const TIMERS_MAX: usize = 1024;
+/// Threads whose virtually blocked SIGSYS or SIGTRAP is remembered.
+pub const MASKS_MAX: usize = 512;
+
+/// Private page of one process; copied by fork, shared by threads and vfork, new at exec.
+#[repr(C)]
+pub struct ProcPage {
+    pub magic: AtomicU64,
+    pub version: AtomicU32,
+    pub pad: AtomicU32,
+    /// Which exec this process descends from without another one.
+    pub lineage: AtomicU64,
+    /// The kernel's own vDSO functions.
+    pub kernel_clock_gettime: AtomicU64,
+    pub kernel_getcpu: AtomicU64,
+    pub sigsys: VirtualAction,
+    pub sigtrap: VirtualAction,
+    /// Per signal: bits of SIGSYS and SIGTRAP that the program put in its sa_mask.
+    pub sa_mask_bits: [AtomicU32; 65],
+    pub pad2: AtomicU32,
+    /// `tid | bits << 32` for threads that block SIGSYS (bit 1) or SIGTRAP (bit 0) in their own view.
+    pub masks: [AtomicU64; MASKS_MAX],
+    /// Clock id + 1 of each POSIX timer, 0 = unknown.
+    pub timer_clock: [AtomicU32; TIMERS_MAX],
+    /// CPU time of this process that was the meter's own.
+    pub cost_ns: AtomicU64,
+}
+
+/// What the supervisor hands to the blob's first call in a new image, on the new stack.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InitArgs {
+    /// Descriptor of the node's memfd; closed by the blob.
+    pub fd: u64,
+    /// Offset and length of the node page in it.
+    pub node_off: u64,
+    pub node_len: u64,
+    pub kernel_clock_gettime: u64,
+    pub kernel_getcpu: u64,
+    /// Address of the value of AT_SYSINFO_EHDR on the stack, 0 when the kernel gave none.
+    pub auxv_slot: u64,
+    pub lineage: u64,
+    pub pad: u64,
+}
+
+/// Index of the first slot to look at for a thread.
+#[inline(always)]
+pub const fn slot_hash(tid: u32) -> usize {
+    (tid.wrapping_mul(0x9e37_79b1) >> 16) as usize % SLOTS_MAX
+}
+
+/// Bucket of a lateness value.
+#[inline(always)]
+pub const fn late_bucket(ns: u64) -> usize {
+    let b = if ns < 2 { 0 } else { 63 - ns.leading_zeros() as usize };
+    if b < LATE_BUCKETS { b } else { LATE_BUCKETS - 1 }
+}
+
+impl NodePage {
+    /// The segment in force, read under the seqlock. Gives up after many tries (a supervisor that died while
+    /// writing) and returns the last consistent-looking value.
+    #[inline(always)]
+    pub fn segment(&self) -> Segment {
+        let mut tries = 0u32;
+        loop {
+            let before = self.seq.load(Ordering::Acquire);
+            let count = self.segment_count.load(Ordering::Relaxed) as usize;
+            let index = if count == 0 || count > SEGMENTS_MAX { 0 } else { count - 1 };
+            let s = self.segments[index].load();
+            core::sync::atomic::fence(Ordering::Acquire);
+            if (before & 1 == 0 && self.seq.load(Ordering::Relaxed) == before) || tries > 1_000_000 {
+                return s;
+            }
+            tries += 1;
+            core::hint::spin_loop();
+        }
+    }
+
+    /// Publishes all segments of a frame. Only the supervisor calls it. False when there are too many.
+    pub fn publish(&self, segments: &[Segment]) -> bool {
+        if segments.len() > SEGMENTS_MAX {
+            return false;
+        }
+        self.seq.fetch_add(1, Ordering::AcqRel);
+        core::sync::atomic::fence(Ordering::Release);
+        for (cell, s) in self.segments.iter().zip(segments) {
+            cell.store(s);
+        }
+        self.segment_count.store(segments.len() as u32, Ordering::Relaxed);
+        self.seq.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    /// Virtual CPU ns per real CPU ns (1/speed).
+    #[inline(always)]
+    pub fn slowness(&self) -> Rate {
+        Rate { int: self.slowness_int.load(Ordering::Relaxed), frac: self.slowness_frac.load(Ordering::Relaxed) }
+    }
+
+    /// Real CPU ns per virtual CPU ns (speed).
+    #[inline(always)]
+    pub fn speed(&self) -> Rate {
+        Rate { int: self.speed_int.load(Ordering::Relaxed), frac: self.speed_frac.load(Ordering::Relaxed) }
+    }
+}
+
+/// Bytes of a node page, a multiple of a memory page.
+pub const NODE_PAGE_LEN: u64 = (size_of::<NodePage>() as u64).next_multiple_of(4096);
+/// Bytes of a process page, a multiple of a memory page.
+pub const PROC_PAGE_LEN: u64 = (size_of::<ProcPage>() as u64).next_multiple_of(4096);
+
+const _: () = {
+    assert!(size_of::<SegmentCell>() == 48);
+    assert!(size_of::<ThreadSlot>() == 128);
+    assert!(size_of::<InitArgs>() == 64);
+    assert!(offset_of!(NodePage, seq) == 16);
+    assert!(offset_of!(NodePage, segments) == 24);
+    assert!(offset_of!(NodePage, realtime_off_ns) == 24 + 48 * SEGMENTS_MAX);
+    assert!(offset_of!(ProcPage, lineage) == 16);
+    assert!(NODE_PAGE_ADDR + NODE_PAGE_LEN <= PROC_PAGE_ADDR);
+    assert!(NODE_PAGE_LEN < 0x20_0000);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_are_powers_of_two() {
+        assert_eq!(late_bucket(0), 0);
+        assert_eq!(late_bucket(1), 0);
+        assert_eq!(late_bucket(2), 1);
+        assert_eq!(late_bucket(1023), 9);
+        assert_eq!(late_bucket(1024), 10);
+        assert_eq!(late_bucket(u64::MAX), LATE_BUCKETS - 1);
+    }
+}

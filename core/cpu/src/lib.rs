@@ -1,1 +1,148 @@
-//! See ARCHITECTURE.md.
+//! The CPU ledger: when would the original machine have finished this work?
+//!
+//! One entry per virtual CPU holds the virtual instant at which it is free. A thread that used `cpu` of real
+//! CPU time is charged `work = cpu / speed` of virtual time on one entry: it starts at
+//! `max(earliest possible start, entry free)` and the entry is free again at `start + work`.
+//! One compare-and-swap, no lock; a monotone value per entry.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use diecast_core_vtime::VirtNs;
+
+/// How far a running thread may be behind its virtual clock before its debt is forgiven (and counted).
+pub const LAG_MAX_V_NS: u64 = 50_000_000;
+/// A single charge longer than this is corruption, not work.
+pub const WORK_MAX_V_NS: u64 = 600_000_000_000;
+
+/// Where a charge ended up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Charge {
+    pub start: VirtNs,
+    /// Virtual instant at which the original machine would have finished.
+    pub finish: VirtNs,
+    /// Debt that was forgiven because the thread was more than [`LAG_MAX_V_NS`] behind.
+    pub forgiven_v_ns: u64,
+    /// A value out of any sensible range was clamped.
+    pub clamped: bool,
+}
+
+/// Charges `work_v_ns` that could start at `earliest`, seen at `now`.
+///
+/// Picks the entry that was free last but not after `earliest` (so that idle virtual CPUs stay idle), else
+/// the one that is free first. All sums saturate.
+pub fn charge(entries: &[AtomicU64], now: VirtNs, earliest: VirtNs, work_v_ns: u64) -> Charge {
+    let mut clamped = false;
+    let mut forgiven_v_ns = 0;
+    let work = if work_v_ns > WORK_MAX_V_NS {
+        clamped = true;
+        WORK_MAX_V_NS
+    } else {
+        work_v_ns
+    };
+    // An entry further in the future than any queue of work explains is corruption.
+    let ceiling = now.0.saturating_add(WORK_MAX_V_NS);
+    loop {
+        let (mut best, mut best_free) = (0usize, u64::MAX);
+        let (mut fit, mut fit_free) = (usize::MAX, 0u64);
+        for (i, e) in entries.iter().enumerate() {
+            let free = e.load(Ordering::Relaxed);
+            if free <= earliest.0 && (fit == usize::MAX || free > fit_free) {
+                (fit, fit_free) = (i, free);
+            }
+            if free < best_free {
+                (best, best_free) = (i, free);
+            }
+        }
+        let (index, seen) = if fit == usize::MAX { (best, best_free) } else { (fit, fit_free) };
+        let Some(entry) = entries.get(index) else {
+            return Charge { start: earliest, finish: VirtNs(earliest.0.saturating_add(work)), forgiven_v_ns, clamped };
+        };
+        let mut free = seen;
+        if free > ceiling {
+            clamped = true;
+            free = now.0;
+        }
+        let mut start = if free > earliest.0 { free } else { earliest.0 };
+        let floor = now.0.saturating_sub(LAG_MAX_V_NS).saturating_sub(work);
+        if start < floor {
+            forgiven_v_ns = floor - start;
+            start = floor;
+        }
+        let finish = start.saturating_add(work);
+        if entry.compare_exchange_weak(seen, finish, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return Charge { start: VirtNs(start), finish: VirtNs(finish), forgiven_v_ns, clamped };
+        }
+    }
+}
+
+/// Waiting for a core that is the host's fault: run delay since the last reading, less what the ledger
+/// already explains and less what siblings were charged meanwhile (they may have held the core), at least 0.
+pub const fn waited_for_others(run_delay_ns: u64, explained_ns: u64, siblings_ns: u64) -> u64 {
+    run_delay_ns.saturating_sub(explained_ns).saturating_sub(siblings_ns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(free: &[u64]) -> Vec<AtomicU64> {
+        free.iter().map(|f| AtomicU64::new(*f)).collect()
+    }
+
+    #[test]
+    fn idle_cpu_starts_at_once_and_busy_cpu_queues() {
+        let l = ledger(&[0]);
+        let a = charge(&l, VirtNs(1_000_100), VirtNs(1_000_000), 500);
+        assert_eq!((a.start.0, a.finish.0), (1_000_000, 1_000_500));
+        let b = charge(&l, VirtNs(1_000_100), VirtNs(1_000_050), 500);
+        assert_eq!((b.start.0, b.finish.0), (1_000_500, 1_001_000));
+    }
+
+    #[test]
+    fn two_cpus_serve_two_threads_and_the_third_waits_for_the_first_free() {
+        let l = ledger(&[0, 0]);
+        let now = VirtNs(2_000);
+        assert_eq!(charge(&l, now, VirtNs(1_000), 100).finish.0, 1_100);
+        assert_eq!(charge(&l, now, VirtNs(1_000), 300).finish.0, 1_300);
+        assert_eq!(charge(&l, now, VirtNs(1_000), 100).finish.0, 1_200);
+        // Free at 1200 and 1300, work at 1250: the first is taken, not the second.
+        assert_eq!(charge(&l, now, VirtNs(1_250), 10).start.0, 1_250);
+    }
+
+    #[test]
+    fn debt_beyond_the_bound_is_forgiven_and_counted() {
+        let l = ledger(&[0]);
+        let now = VirtNs(1_000_000_000);
+        let c = charge(&l, now, VirtNs(100), 1_000);
+        assert_eq!(c.start.0, now.0 - LAG_MAX_V_NS - 1_000);
+        assert!(c.forgiven_v_ns > 0 && !c.clamped);
+    }
+
+    #[test]
+    fn corrupt_values_are_clamped_and_counted() {
+        let l = ledger(&[u64::MAX]);
+        let c = charge(&l, VirtNs(5), VirtNs(5), u64::MAX);
+        assert!(c.clamped);
+        assert_eq!(c.finish.0, 5 + WORK_MAX_V_NS);
+        assert_eq!(charge(&[], VirtNs(5), VirtNs(5), 7).finish.0, 12);
+    }
+
+    #[test]
+    fn waiting_is_never_negative() {
+        assert_eq!(waited_for_others(100, 30, 20), 50);
+        assert_eq!(waited_for_others(100, 130, 20), 0);
+    }
+
+    #[test]
+    fn concurrent_charges_conserve_work() {
+        let l = ledger(&[0]);
+        std::thread::scope(|s| {
+            for _ in 0..4 {
+                s.spawn(|| for _ in 0..1000 { charge(&l, VirtNs(0), VirtNs(0), 7); });
+            }
+        });
+        assert_eq!(l[0].load(Ordering::Relaxed), 4 * 1000 * 7);
+    }
+}

@@ -10,12 +10,15 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "alloc")]
 extern crate alloc;
 
 mod map;
 mod tdf;
 
-pub use map::{FrameMap, Rate, Segment, SegmentError};
+#[cfg(feature = "alloc")]
+pub use map::{FrameMap, SegmentError};
+pub use map::{Rate, Segment};
 pub use tdf::{Tdf, TdfError};
 
 /// One second, in nanoseconds.

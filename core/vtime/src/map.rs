@@ -1,9 +1,9 @@
 //! The map from real to virtual time: pieces of straight line, one per rate the lab has had.
 
-use alloc::vec::Vec;
-use core::fmt;
-
 use crate::{RealNs, Tdf, VirtNs};
+
+#[cfg(feature = "alloc")]
+pub use frame_map::{FrameMap, SegmentError};
 
 /// A rate as a 64.64 fixed-point number: `int + frac / 2^64`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,6 +43,12 @@ impl Rate {
         }
         let whole = x as u128 * self.int as u128 + hi as u128;
         if whole > u64::MAX as u128 { u64::MAX } else { whole as u64 }
+    }
+
+    /// `x * rate` rounded up (by at most 1 ns too much), zero only for `x == 0`, saturating.
+    #[inline(always)]
+    pub const fn mul_up(self, x: u64) -> u64 {
+        self.mul_floor(x).saturating_add((self.frac != 0 && x != 0) as u64)
     }
 }
 
@@ -115,76 +121,85 @@ impl Segment {
     }
 }
 
-/// Why a segment cannot be appended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SegmentError {
-    /// It would start before the last one.
-    NotLater,
-}
+#[cfg(feature = "alloc")]
+mod frame_map {
+    use alloc::vec::Vec;
+    use core::fmt;
 
-impl fmt::Display for SegmentError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a segment must not start before the last one")
-    }
-}
+    use super::Segment;
+    use crate::{RealNs, Tdf, VirtNs};
 
-impl core::error::Error for SegmentError {}
-
-/// Every segment since the lab's start: one monotone function for the lab's life.
-#[derive(Clone, Debug)]
-pub struct FrameMap {
-    segments: Vec<Segment>,
-}
-
-impl FrameMap {
-    /// A frame that starts at real instant `r0`, with virtual time equal to real time there.
-    pub fn start(r0: RealNs, tdf: Tdf) -> FrameMap {
-        let mut segments = Vec::new();
-        segments.push(Segment::new(r0, VirtNs(r0.0), tdf));
-        FrameMap { segments }
+    /// Why a segment cannot be appended.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    pub enum SegmentError {
+        /// It would start before the last one.
+        NotLater,
     }
 
-    /// All segments, oldest first, never empty.
-    pub fn segments(&self) -> &[Segment] { &self.segments }
-
-    /// The segment in force now.
-    pub fn current(&self) -> &Segment {
-        &self.segments[self.segments.len() - 1]
-    }
-
-    /// From `at` on the rate is `1/tdf`; virtual time is continuous there.
-    pub fn retime(&mut self, at: RealNs, tdf: Tdf) -> Result<(), SegmentError> {
-        self.push(at, |v0| Segment::new(at, v0, tdf))
-    }
-
-    /// From `at` on no virtual time passes.
-    pub fn pause(&mut self, at: RealNs) -> Result<(), SegmentError> {
-        self.push(at, |v0| Segment::paused(at, v0))
-    }
-
-    fn push(&mut self, at: RealNs, make: impl Fn(VirtNs) -> Segment) -> Result<(), SegmentError> {
-        if at.0 < self.current().r0_ns {
-            return Err(SegmentError::NotLater);
+    impl fmt::Display for SegmentError {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a segment must not start before the last one")
         }
-        let v0 = self.current().v_of(at);
-        self.segments.push(make(v0));
-        Ok(())
     }
 
-    /// Virtual time at any real instant, past ones included.
-    pub fn v_of(&self, r: RealNs) -> VirtNs {
-        let i = self.segments.partition_point(|s| s.r0_ns <= r.0).saturating_sub(1);
-        self.segments[i].v_of(r)
+    impl core::error::Error for SegmentError {}
+
+    /// Every segment since the lab's start: one monotone function for the lab's life.
+    #[derive(Clone, Debug)]
+    pub struct FrameMap {
+        segments: Vec<Segment>,
     }
 
-    /// The smallest real instant at which virtual time is at least `v`.
-    pub fn r_of(&self, v: VirtNs) -> RealNs {
-        // The first segment whose end (the start of the next) has reached v holds the answer.
-        for pair in self.segments.windows(2) {
-            if pair[1].v0_ns >= v.0 {
-                return pair[0].r_of(v);
+    impl FrameMap {
+        /// A frame that starts at real instant `r0`, with virtual time equal to real time there.
+        pub fn start(r0: RealNs, tdf: Tdf) -> FrameMap {
+            let mut segments = Vec::new();
+            segments.push(Segment::new(r0, VirtNs(r0.0), tdf));
+            FrameMap { segments }
+        }
+
+        /// All segments, oldest first, never empty.
+        pub fn segments(&self) -> &[Segment] { &self.segments }
+
+        /// The segment in force now.
+        pub fn current(&self) -> &Segment {
+            &self.segments[self.segments.len() - 1]
+        }
+
+        /// From `at` on the rate is `1/tdf`; virtual time is continuous there.
+        pub fn retime(&mut self, at: RealNs, tdf: Tdf) -> Result<(), SegmentError> {
+            self.push(at, |v0| Segment::new(at, v0, tdf))
+        }
+
+        /// From `at` on no virtual time passes.
+        pub fn pause(&mut self, at: RealNs) -> Result<(), SegmentError> {
+            self.push(at, |v0| Segment::paused(at, v0))
+        }
+
+        fn push(&mut self, at: RealNs, make: impl Fn(VirtNs) -> Segment) -> Result<(), SegmentError> {
+            if at.0 < self.current().r0_ns {
+                return Err(SegmentError::NotLater);
             }
+            let v0 = self.current().v_of(at);
+            self.segments.push(make(v0));
+            Ok(())
         }
-        self.current().r_of(v)
+
+        /// Virtual time at any real instant, past ones included.
+        pub fn v_of(&self, r: RealNs) -> VirtNs {
+            let i = self.segments.partition_point(|s| s.r0_ns <= r.0).saturating_sub(1);
+            self.segments[i].v_of(r)
+        }
+
+        /// The smallest real instant at which virtual time is at least `v`.
+        pub fn r_of(&self, v: VirtNs) -> RealNs {
+            // The first segment whose end (the start of the next) has reached v holds the answer.
+            for pair in self.segments.windows(2) {
+                if pair[1].v0_ns >= v.0 {
+                    return pair[0].r_of(v);
+                }
+            }
+            self.current().r_of(v)
+        }
     }
 }
