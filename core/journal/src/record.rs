@@ -1,0 +1,615 @@
+//! The records of a journal, one type each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
+use serde::{Deserialize, Serialize};
+
+use crate::metrics::{Combine, Statistic};
+use crate::wire;
+
+/// The version that this crate writes, and the only one that it reads.
+pub const JOURNAL_VERSION: u32 = 1;
+/// The journal's name in a run directory.
+pub const JOURNAL_FILE: &str = "journal.jsonl";
+
+/// One line of a journal.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "snake_case")]
+pub enum Record {
+    /// What runs, where: always the first line.
+    Header(Header),
+    /// The run enters a phase.
+    Phase(PhaseChange),
+    /// A program starts, becomes ready or ends.
+    Program(ProgramEvent),
+    /// A node's counters at one instant.
+    Sample(NodeSample),
+    /// One closed conservation window of a node.
+    Conservation(Conservation),
+    /// How late packets left or threads came back, over the measured time.
+    Lateness(Lateness),
+    /// One turn of the fixed-work probe on one host core.
+    HostSpeed(HostSpeed),
+    /// A node's quota counters at one instant.
+    Throttling(Throttling),
+    /// Something that a reader of the results must know.
+    Finding(Finding),
+    /// A metric of the catalog.
+    Metric(MetricValue),
+    /// How the run ended: always the last line of a finished run.
+    End(End),
+}
+
+/// The four ways to run a catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// TDF 1, every node in a frame with its full resources.
+    Baseline,
+    /// No envelope, no meter, a node alone on a core.
+    Native,
+    /// Dilated: a fraction of the resources, the same virtual machine.
+    Diecast,
+    /// TDF 1, the same nodes under a scaled CFS quota.
+    Naive,
+}
+
+impl Mode {
+    /// Whether every process must have the blob and every thread a meter.
+    pub const fn has_envelope(self) -> bool {
+        matches!(self, Mode::Baseline | Mode::Diecast)
+    }
+
+    /// The name used in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Baseline => "baseline",
+            Mode::Native => "native",
+            Mode::Diecast => "diecast",
+            Mode::Naive => "naive",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Mode, String> {
+        [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive]
+            .into_iter()
+            .find(|mode| mode.name() == text)
+            .ok_or_else(|| format!("unknown mode {text:?}, expected baseline, native, diecast or naive"))
+    }
+}
+
+/// What runs, where and since when.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Header {
+    /// [`JOURNAL_VERSION`].
+    pub journal_version: u32,
+    /// The version of the `diecast` that ran.
+    pub diecast_version: String,
+    /// The lab's id.
+    pub lab: String,
+    /// How the catalog was run.
+    pub mode: Mode,
+    /// The time dilation factor of the lab's frame.
+    #[serde(with = "wire::tdf")]
+    pub tdf: Tdf,
+    /// The scale factor S.
+    pub scale: f64,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// The catalog's `name`.
+    pub catalog: String,
+    /// [`hash_text`](crate::hash_text) of the catalog's text.
+    pub catalog_hash: String,
+    /// The workload's parameters after overrides.
+    pub parameters: BTreeMap<String, String>,
+    /// The machine that it ran on.
+    pub host: HostFacts,
+    /// The nodes, in the plan's order.
+    pub nodes: Vec<NodeFacts>,
+    /// Start on the host's CLOCK_MONOTONIC.
+    #[serde(with = "wire::real_ns")]
+    pub r_start_ns: RealNs,
+    /// Start on the lab's virtual CLOCK_MONOTONIC.
+    #[serde(with = "wire::virt_ns")]
+    pub v_start_ns: VirtNs,
+    /// Start as nanoseconds since the Unix epoch, for people.
+    pub unix_start_ns: u64,
+}
+
+/// What is worth knowing about the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostFacts {
+    /// Kernel release.
+    pub kernel: String,
+    /// Model name of the processor.
+    pub cpu_model: String,
+    /// Cores that the run might use.
+    pub cores: u32,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
+    /// Layout of control groups: `v1`, `v2` or `hybrid`.
+    pub cgroups: String,
+}
+
+/// A node as the plan made it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its machine type.
+    pub machine_type: String,
+    /// Its virtual CPUs.
+    pub cores: u32,
+    /// Their speed, 1.0 being a core of this host.
+    pub speed: f64,
+    /// The host cores it is pinned to.
+    pub host_cores: Vec<u32>,
+    /// Whether it runs the workload's generator.
+    pub generates_load: bool,
+}
+
+/// The parts of a run, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Network, nodes and files are made.
+    SetUp,
+    /// Programs start and become ready.
+    Start,
+    /// The workload runs, nothing counts yet.
+    WarmUp,
+    /// What happens now counts.
+    Measure,
+    /// The workload comes to its end.
+    Drain,
+    /// Everything stops, files are collected.
+    TearDown,
+}
+
+/// The run enters a phase.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PhaseChange {
+    /// The phase that begins.
+    pub phase: Phase,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// When, real.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+}
+
+/// Something happened to a program of the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramEvent {
+    /// The node it runs on.
+    pub node: String,
+    /// The program's name, as in its log files.
+    pub program: String,
+    /// What happened.
+    pub change: ProgramChange,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// When, real.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+}
+
+/// What can happen to a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum ProgramChange {
+    /// It was started.
+    Started {
+        /// With this argument vector.
+        argv: Vec<String>,
+    },
+    /// Its readiness check succeeded.
+    Ready,
+    /// It ended.
+    Exited(Exit),
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Exit {
+    /// With a status.
+    Status(i32),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// A node's counters, all since its start. They only grow, except memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeSample {
+    /// The node.
+    pub node: String,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// Real CPU time that its ledger was charged; 0 where there is no meter.
+    pub cpu_charged_ns: u64,
+    /// Real CPU time that the kernel counted for it.
+    pub cpu_used_ns: u64,
+    /// Memory in use.
+    pub memory_bytes: u64,
+    /// Bytes it sent, Ethernet header included.
+    pub sent_bytes: u64,
+    /// Packets it sent.
+    pub sent_packets: u64,
+    /// Bytes it received, Ethernet header included.
+    pub received_bytes: u64,
+    /// Packets it received.
+    pub received_packets: u64,
+    /// Packets to or from it that a queue or the loss model dropped.
+    pub dropped_packets: u64,
+}
+
+/// One conservation window of a node, closed once it used 20 ms of CPU. All times are real CPU time of this window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Conservation {
+    /// The node.
+    pub node: String,
+    /// End of the window.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// Charged to the ledger, by meters and by the supervisor together.
+    pub charged_ns: u64,
+    /// The part of `charged_ns` that no meter caught and the supervisor charged.
+    pub escaped_ns: u64,
+    /// What the kernel counted.
+    pub used_ns: u64,
+    /// The part of `used_ns` that is the meter's own cost, as estimated.
+    pub meter_cost_ns: u64,
+}
+
+impl Conservation {
+    /// `|charged - (used - cost)| / (used - cost)`; 1 when nothing but cost was used and something was charged.
+    ///
+    /// Example: 19.9 ms charged of 20.3 ms used with 0.3 ms of cost is an error of 0.5 %.
+    pub fn error(&self) -> f64 {
+        let due = self.used_ns.saturating_sub(self.meter_cost_ns);
+        let off = self.charged_ns.abs_diff(due);
+        match (off, due) {
+            (0, _) => 0.0,
+            (_, 0) => 1.0,
+            _ => off as f64 / due as f64,
+        }
+    }
+}
+
+/// Who is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LatenessSource {
+    /// Packets: delivered after the model's time. One record for the lab.
+    Emulator,
+    /// Threads: back from the meter after the ledger's time. One record for each node.
+    Ledger,
+}
+
+/// How late something was over the measured time, in virtual time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lateness {
+    /// Who.
+    pub source: LatenessSource,
+    /// On which node; none for the emulator.
+    pub node: Option<String>,
+    /// Packets or waits seen.
+    pub events: u64,
+    /// Those later than the source tolerates: for a ledger, than its bounded catch-up can make good.
+    pub late_events: u64,
+    /// Half were at most this late.
+    #[serde(with = "wire::virt_span")]
+    pub v_p50_ns: VirtSpan,
+    /// 99 % were at most this late.
+    #[serde(with = "wire::virt_span")]
+    pub v_p99_ns: VirtSpan,
+    /// The worst.
+    #[serde(with = "wire::virt_span")]
+    pub v_max_ns: VirtSpan,
+}
+
+/// One turn of the fixed-work probe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostSpeed {
+    /// The host core.
+    pub core: u32,
+    /// When, real: the host is its subject.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+    /// CPU time that the fixed work took.
+    pub probe_ns: u64,
+}
+
+/// A node's quota counters since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Throttling {
+    /// The node.
+    pub node: String,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// Quota periods that passed.
+    pub periods: u64,
+    /// Periods in which it was throttled.
+    pub throttled_periods: u64,
+    /// Real time for which it was throttled.
+    pub r_throttled_ns: u64,
+}
+
+/// Something that a reader of the results must know.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finding {
+    /// What kind of thing.
+    pub kind: FindingKind,
+    /// The node, where there is one.
+    pub node: Option<String>,
+    /// How many of them this record stands for; records of one kind add up.
+    pub count: u64,
+    /// One sentence, with the operands.
+    pub detail: String,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// When, real.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+}
+
+/// Kinds of findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FindingKind {
+    /// A process of a node lives without the blob.
+    ProcessOutsideFrame,
+    /// A thread of a node runs without a meter.
+    ThreadWithoutMeter,
+    /// A ledger value was out of bounds and clamped.
+    ClampedLedger,
+    /// A thread did not react to a pause or retime kick.
+    LostKick,
+    /// A kernel feature is absent and a lesser way was taken.
+    MissingFeature,
+    /// A program ended that should not have.
+    ProgramDied,
+    /// Worth reading, does not touch the verdict.
+    Warning,
+}
+
+/// A metric of the catalog, with its value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MetricValue {
+    /// Its name in the catalog.
+    pub name: String,
+    /// Its unit, as the catalog says.
+    pub unit: String,
+    /// The value or values.
+    pub data: MetricData,
+}
+
+/// What a metric measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum MetricData {
+    /// One number from each node's output, combined.
+    Scalar {
+        /// Over all nodes.
+        value: f64,
+        /// How.
+        combine: Combine,
+        /// Node to its number.
+        per_node: BTreeMap<String, f64>,
+    },
+    /// Raw samples, pooled over the nodes.
+    Samples {
+        /// How many.
+        count: u64,
+        /// The figures that the catalog asks for, in its order.
+        show: Vec<Shown>,
+        /// Node to the name of its raw file in the run directory.
+        files: BTreeMap<String, String>,
+    },
+}
+
+/// A figure of pooled samples.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shown {
+    /// Which.
+    pub statistic: Statistic,
+    /// Its value.
+    pub value: f64,
+}
+
+/// How the run ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct End {
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// When, real.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+    /// Whether the experiment did what the catalog says.
+    pub outcome: Outcome,
+    /// Whether its numbers may be believed.
+    pub verdict: Verdict,
+}
+
+/// Whether the experiment did what the catalog says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Outcome {
+    /// It ran to its end.
+    Completed,
+    /// It did not.
+    Failed {
+        /// One sentence.
+        reason: String,
+    },
+}
+
+/// Whether a run's numbers may be believed; made by `core/report` from the records before it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// No budget was exceeded.
+    pub trustworthy: bool,
+    /// One for each budget that was exceeded.
+    pub reasons: Vec<Reason>,
+    /// The TDF that would keep the budgets, where a TDF can.
+    #[serde(with = "wire::tdf_option")]
+    pub advised_tdf: Option<Tdf>,
+}
+
+/// A budget that was exceeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// What was measured.
+    pub what: String,
+    /// Its value, with its unit.
+    pub measured: String,
+    /// The most it may be, with its unit.
+    pub budget: String,
+    /// What to do.
+    pub advice: String,
+}
+
+/// One record of every kind, as a run might write them: for the reference page and for tests.
+pub fn examples() -> Vec<Record> {
+    let (v_ns, r_ns) = (VirtNs(7_000_000_000), RealNs(70_000_000_000));
+    let node = || "app-1".to_owned();
+    let ten = Tdf::new(10, 1).unwrap_or(Tdf::ONE);
+    vec![
+        Record::Header(Header {
+            journal_version: JOURNAL_VERSION,
+            diecast_version: "0.1.0".into(),
+            lab: "web-tier-3f2a".into(),
+            mode: Mode::Diecast,
+            tdf: ten,
+            scale: 10.0,
+            seed: 7,
+            catalog: "web-tier".into(),
+            catalog_hash: crate::hash_text("diecast: 1\n"),
+            parameters: BTreeMap::from([("rate".into(), "90/s".into())]),
+            host: HostFacts {
+                kernel: "6.18.5".into(),
+                cpu_model: "a processor".into(),
+                cores: 2,
+                memory_bytes: 24 << 30,
+                cgroups: "hybrid".into(),
+            },
+            nodes: vec![NodeFacts {
+                name: node(),
+                machine_type: "app".into(),
+                cores: 1,
+                speed: 0.15,
+                host_cores: vec![1],
+                generates_load: false,
+            }],
+            r_start_ns: RealNs(1_000_000_000),
+            v_start_ns: VirtNs(1_000_000_000),
+            unix_start_ns: 1_800_000_000_000_000_000,
+        }),
+        Record::Phase(PhaseChange { phase: Phase::Measure, v_ns, r_ns }),
+        Record::Program(ProgramEvent {
+            node: node(),
+            program: "app-server".into(),
+            change: ProgramChange::Started { argv: vec!["app-server".into(), "--db".into(), "db".into()] },
+            v_ns,
+            r_ns,
+        }),
+        Record::Sample(NodeSample {
+            node: node(),
+            v_ns,
+            cpu_charged_ns: 41_000_000,
+            cpu_used_ns: 42_000_000,
+            memory_bytes: 64 << 20,
+            sent_bytes: 120_000,
+            sent_packets: 400,
+            received_bytes: 90_000,
+            received_packets: 390,
+            dropped_packets: 0,
+        }),
+        Record::Conservation(Conservation {
+            node: node(),
+            v_ns,
+            charged_ns: 19_900_000,
+            escaped_ns: 100_000,
+            used_ns: 20_300_000,
+            meter_cost_ns: 300_000,
+        }),
+        Record::Lateness(Lateness {
+            source: LatenessSource::Emulator,
+            node: None,
+            events: 40_000,
+            late_events: 2,
+            v_p50_ns: VirtSpan(400),
+            v_p99_ns: VirtSpan(1_500),
+            v_max_ns: VirtSpan(190_000),
+        }),
+        Record::HostSpeed(HostSpeed { core: 1, r_ns, probe_ns: 412_000 }),
+        Record::Throttling(Throttling { node: node(), v_ns, periods: 700, throttled_periods: 0, r_throttled_ns: 0 }),
+        Record::Finding(Finding {
+            kind: FindingKind::ThreadWithoutMeter,
+            node: Some(node()),
+            count: 1,
+            detail: "thread 4242 of app-server has no meter: perf_event_open gave EMFILE".into(),
+            v_ns,
+            r_ns,
+        }),
+        Record::Metric(MetricValue {
+            name: "latency".into(),
+            unit: "ns".into(),
+            data: MetricData::Samples {
+                count: 2,
+                show: vec![Shown { statistic: Statistic::P50, value: 21_000_000.0 }],
+                files: BTreeMap::from([("load-1".into(), "samples/latency.load-1.bin".into())]),
+            },
+        }),
+        Record::End(End {
+            v_ns,
+            r_ns,
+            outcome: Outcome::Completed,
+            verdict: Verdict {
+                trustworthy: false,
+                reasons: vec![Reason {
+                    what: "threads without a meter".into(),
+                    measured: "1".into(),
+                    budget: "0".into(),
+                    advice: "raise the limit of open files".into(),
+                }],
+                advised_tdf: None,
+            },
+        }),
+    ]
+}
