@@ -1,1 +1,155 @@
-//! See ARCHITECTURE.md.
+//! One table of system calls: it feeds the seccomp filter, the blob's dispatcher, LIMITS.md and the
+//! conformance tests, so that none of them can drift from the others.
+//!
+//! A row says which register values make a call carry time. Everything else of that number passes at native
+//! speed; numbers without a row pass through the kernel's per-call action cache without running the filter.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
+#[cfg(feature = "alloc")]
+mod filter;
+#[cfg(feature = "alloc")]
+mod docs;
+
+#[cfg(feature = "alloc")]
+pub use docs::limits_table;
+#[cfg(feature = "alloc")]
+pub use filter::{FilterInsn, SeccompData, evaluate, filter, filter_bytes};
+
+/// One question about a call's registers. Index counts from 0 (`a0` to `a5`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// The whole 64-bit argument is not zero.
+    NonNull(u8),
+    /// The low 32 bits, as a signed int, are greater than zero.
+    IntPositive(u8),
+    /// The low 32 bits, after clearing `clear`, are one of these.
+    LowIn { arg: u8, clear: u32, values: &'static [u32] },
+}
+
+/// When a call is sent to the blob.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum When {
+    /// Whatever its arguments.
+    Always,
+    /// When any of these holds.
+    Any(&'static [Test]),
+    /// When all of these hold.
+    All(&'static [Test]),
+}
+
+/// What happens to a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Action {
+    /// SECCOMP_RET_TRAP: the blob serves it when the condition holds and it does not come from the blob.
+    Trap(When),
+    /// SECCOMP_RET_USER_NOTIF: the supervisor sees it.
+    Notify,
+    /// SECCOMP_RET_ERRNO with this number.
+    Refuse(u16),
+}
+
+/// What kind of surface a call is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Reads a clock.
+    Clock,
+    /// Sleeps or waits with a timeout.
+    Wait,
+    /// Arms or reads a timer.
+    Timer,
+    /// An option that holds a time.
+    Option,
+    /// Signals and process creation: carries no time, but would make SIGSYS or SIGTRAP undeliverable.
+    Signal,
+    /// Starts a new image.
+    Exec,
+    /// Not available inside a frame.
+    Refused,
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    pub nr: u32,
+    pub name: &'static str,
+    pub class: Class,
+    pub action: Action,
+    /// What is done, and what is not.
+    pub note: &'static str,
+    /// Name of the conformance guest that shows it.
+    pub test: &'static str,
+}
+
+const ENOSYS: u16 = 38;
+use Action::{Notify, Refuse, Trap};
+use Class::{Clock, Exec, Option as Opt, Refused, Signal, Timer, Wait};
+use Test::{IntPositive, LowIn, NonNull};
+use When::{All, Always, Any};
+
+macro_rules! rows {
+    ($(($nr:literal, $name:ident, $konst:ident, $class:expr, $action:expr, $note:literal, $test:literal)),* $(,)?) => {
+        /// System call numbers of x86-64, one constant a row.
+        pub mod nr {
+            $(pub const $konst: u32 = $nr;)*
+        }
+        /// The table, in ascending order of numbers.
+        pub const ROWS: &[Row] = &[
+            $(Row { nr: $nr, name: stringify!($name), class: $class, action: $action, note: $note, test: $test }),*
+        ];
+    };
+}
+
+rows! {
+    (7, poll, POLL, Wait, Trap(Any(&[IntPositive(2)])), "timeout in ms, clamped at INT_MAX and looped", "waits"),
+    (13, rt_sigaction, RT_SIGACTION, Signal, Trap(Always), "SIGSYS and SIGTRAP are virtual; sa_mask loses both", "signals"),
+    (14, rt_sigprocmask, RT_SIGPROCMASK, Signal, Trap(Always), "SIGSYS and SIGTRAP are blocked in the program's view only", "signals"),
+    (23, select, SELECT, Wait, Trap(Any(&[NonNull(4)])), "remaining time written back in virtual time", "waits"),
+    (35, nanosleep, NANOSLEEP, Wait, Trap(Any(&[NonNull(0)])), "remaining time in virtual time", "waits"),
+    (36, getitimer, GETITIMER, Timer, Trap(Any(&[NonNull(1)])), "ITIMER_REAL; the CPU timers are not translated", "timers"),
+    (37, alarm, ALARM, Timer, Trap(Always), "served by setitimer for sub-second precision", "timers"),
+    (38, setitimer, SETITIMER, Timer, Trap(Any(&[NonNull(1), NonNull(2)])), "ITIMER_REAL; the CPU timers are not translated", "timers"),
+    (54, setsockopt, SETSOCKOPT, Opt, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[1] }, LowIn { arg: 2, clear: 0, values: &[20, 21, 66, 67] }])), "SO_RCVTIMEO and SO_SNDTIMEO", "waits"),
+    (55, getsockopt, GETSOCKOPT, Opt, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[1] }, LowIn { arg: 2, clear: 0, values: &[20, 21, 66, 67] }])), "SO_RCVTIMEO and SO_SNDTIMEO", "waits"),
+    (59, execve, EXECVE, Exec, Notify, "the supervisor maps the blob into the new image", "processes"),
+    (96, gettimeofday, GETTIMEOFDAY, Clock, Trap(Any(&[NonNull(0)])), "time zone untouched", "clocks"),
+    (128, rt_sigtimedwait, RT_SIGTIMEDWAIT, Wait, Trap(Any(&[NonNull(2)])), "relative", "waits"),
+    (130, rt_sigsuspend, RT_SIGSUSPEND, Signal, Trap(Always), "the temporary mask loses SIGSYS and SIGTRAP", "signals"),
+    (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "reading is translated; setting is refused with EPERM", "clocks"),
+    (201, time, TIME, Clock, Trap(Always), "", "clocks"),
+    (202, futex, FUTEX, Wait, Trap(All(&[NonNull(3), LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] }])), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute", "waits"),
+    (208, io_getevents, IO_GETEVENTS, Wait, Trap(Any(&[NonNull(4)])), "relative", "waits"),
+    (220, semtimedop, SEMTIMEDOP, Wait, Trap(Any(&[NonNull(3)])), "relative", "waits"),
+    (222, timer_create, TIMER_CREATE, Timer, Trap(Always), "remembers the clock of each timer", "timers"),
+    (223, timer_settime, TIMER_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "CPU clocks are scaled by speed", "timers"),
+    (224, timer_gettime, TIMER_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
+    (227, clock_settime, CLOCK_SETTIME, Clock, Trap(Always), "refused with EPERM after the kernel's checks of its arguments", "clocks"),
+    (228, clock_gettime, CLOCK_GETTIME, Clock, Trap(Any(&[NonNull(1)])), "all clock ids; CPU clocks in virtual CPU time", "clocks"),
+    (229, clock_getres, CLOCK_GETRES, Clock, Trap(Any(&[NonNull(1)])), "coarse clocks have a tick divided by the TDF", "clocks"),
+    (230, clock_nanosleep, CLOCK_NANOSLEEP, Wait, Trap(Any(&[NonNull(2)])), "relative and absolute", "waits"),
+    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Any(&[IntPositive(3)])), "", "waits"),
+    (242, mq_timedsend, MQ_TIMEDSEND, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
+    (243, mq_timedreceive, MQ_TIMEDRECEIVE, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
+    (270, pselect6, PSELECT6, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (271, ppoll, PPOLL, Wait, Trap(Any(&[NonNull(2), NonNull(3)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (281, epoll_pwait, EPOLL_PWAIT, Wait, Trap(Any(&[IntPositive(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (286, timerfd_settime, TIMERFD_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "the clock of an absolute time is read from fdinfo", "timers"),
+    (287, timerfd_gettime, TIMERFD_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
+    (299, recvmmsg, RECVMMSG, Wait, Trap(Any(&[NonNull(4)])), "", "waits"),
+    (305, clock_adjtime, CLOCK_ADJTIME, Clock, Trap(Always), "reading is translated; setting is refused with EPERM", "clocks"),
+    (322, execveat, EXECVEAT, Exec, Notify, "as execve", "processes"),
+    (333, io_pgetevents, IO_PGETEVENTS, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (425, io_uring_setup, IO_URING_SETUP, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
+    (426, io_uring_enter, IO_URING_ENTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
+    (427, io_uring_register, IO_URING_REGISTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
+    (435, clone3, CLONE3, Signal, Trap(Always), "CLONE_CLEAR_SIGHAND is done by hand, so that SIGSYS stays ours", "processes"),
+    (441, epoll_pwait2, EPOLL_PWAIT2, Wait, Trap(Any(&[NonNull(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (449, futex_waitv, FUTEX_WAITV, Wait, Trap(Any(&[NonNull(3)])), "absolute", "waits"),
+    (455, futex_wait, FUTEX_WAIT2, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
+}
+
+#[cfg(test)]
+mod tests;

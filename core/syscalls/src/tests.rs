@@ -1,0 +1,75 @@
+use super::*;
+
+const BLOB: (u64, u64) = (0x7e90_0000_0000, 0x7e90_000f_ffff);
+const ARCH: u32 = 0xc000_003e;
+const ALLOW: u32 = 0x7fff_0000;
+const TRAP: u32 = 0x0003_d1ec;
+
+fn verdict(nr: u32, ip: u64, args: [u64; 6]) -> (u32, bool) {
+    let code = filter(BLOB, 0xd1ec);
+    evaluate(&code, &SeccompData { nr, arch: ARCH, ip, args }).expect("the filter ends in a verdict")
+}
+
+#[test]
+fn rows_are_sorted_and_named_once() {
+    for w in ROWS.windows(2) {
+        assert!(w[0].nr < w[1].nr, "{} before {}", w[0].name, w[1].name);
+    }
+}
+
+#[test]
+fn numbers_without_a_row_are_allowed_without_looking_at_arguments() {
+    for nr in 0..470 {
+        if ROWS.iter().all(|r| r.nr != nr) {
+            assert_eq!(verdict(nr, 1, [7; 6]), (ALLOW, false), "nr {nr}");
+        }
+    }
+}
+
+#[test]
+fn every_trapped_call_passes_from_inside_the_blob() {
+    for r in ROWS {
+        if let Action::Trap(_) = r.action {
+            for ip in [BLOB.0, BLOB.0 + 0x1234, BLOB.1] {
+                assert_eq!(verdict(r.nr, ip, [u64::MAX; 6]).0, ALLOW, "{}", r.name);
+            }
+            for ip in [BLOB.0 - 1, BLOB.1 + 1, BLOB.0 + (1 << 32)] {
+                let args = [1, 1, 20, 1, 1, 1];
+                let trapped = verdict(r.nr, ip, if r.nr == nr::FUTEX { [1, 0, 0, 1, 0, 0] } else { args }).0;
+                assert_eq!(trapped, TRAP, "{} at {ip:x}", r.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn common_cases_never_trap() {
+    let high = 0x1234_5678_0000_0000;
+    assert_eq!(verdict(nr::POLL, 1, [1, 1, u64::from(u32::MAX), 0, 0, 0]).0, ALLOW, "poll -1");
+    assert_eq!(verdict(nr::POLL, 1, [1, 1, high, 0, 0, 0]).0, ALLOW, "poll 0 with rubbish above");
+    assert_eq!(verdict(nr::POLL, 1, [1, 1, high | 10, 0, 0, 0]).0, TRAP, "poll 10 with rubbish above");
+    assert_eq!(verdict(nr::EPOLL_WAIT, 1, [3, 1, 1, u64::MAX, 0, 0]).0, ALLOW);
+    assert_eq!(verdict(nr::EPOLL_PWAIT, 1, [3, 1, 1, u64::MAX, 0, 8]).0, ALLOW);
+    assert_eq!(verdict(nr::EPOLL_PWAIT, 1, [3, 1, 1, u64::MAX, 9, 8]).0, TRAP);
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 1, 0, 0, 0]).0, ALLOW, "futex wait, no timeout");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 129, 1, 5, 0, 0]).0, ALLOW, "futex wake, a3 is a number");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 1, 1 << 40, 0, 0]).0, TRAP, "only the high half set");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 0x189, 1, 5, 0, 0]).0, TRAP, "bitset, private, realtime");
+    assert_eq!(verdict(nr::PPOLL, 1, [1, 1, 0, 0, 8, 0]).0, ALLOW);
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 6, 20, 1, 4, 0]).0, ALLOW, "another level");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 9, 1, 4, 0]).0, ALLOW, "another option");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 66, 1, 16, 0]).0, TRAP);
+}
+
+#[test]
+fn other_architectures_and_x32_are_refused() {
+    let code = filter(BLOB, 0xd1ec);
+    let data = SeccompData { nr: 13, arch: 0x4000_0003, ip: 1, args: [0; 6] };
+    assert_eq!(evaluate(&code, &data).unwrap().0, 0x8000_0000);
+    assert_eq!(verdict(0x4000_0000 | 228, 1, [0; 6]).0, 0x0005_0026);
+}
+
+#[test]
+fn fits_the_kernels_limit() {
+    assert!(filter(BLOB, 1).len() < 4096);
+}
