@@ -1,0 +1,114 @@
+//! From names to a [`NetSpec`]: indices, addresses and both directions of each link.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use crate::spec::{
+    MTU_DEFAULT, Mac, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec, QUEUE_PACKETS_DEFAULT, Subnet, Vertex,
+    VertexIx, VertexKind,
+};
+
+/// Hosts of a /16 without the network and the broadcast address.
+const HOSTS_MAX: usize = 65_534;
+
+/// What a pipe does to packets; [`NetBuilder::link`] makes two of it.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Link {
+    /// Bits per virtual second; `None` is unlimited.
+    pub bandwidth_bps: Option<u64>,
+    /// One-way delay, virtual nanoseconds.
+    pub delay_ns: u64,
+    /// Probability of loss, 0 to 1.
+    pub loss: f64,
+    /// Packets that may wait.
+    pub queue_packets: u32,
+}
+
+impl Default for Link {
+    fn default() -> Link {
+        Link { bandwidth_bps: None, delay_ns: 0, loss: 0.0, queue_packets: QUEUE_PACKETS_DEFAULT }
+    }
+}
+
+/// Collects vertices and links and gives nodes their addresses, in the order in which they are added.
+///
+/// Node `i` (from 0) gets host number `i + 1` in 10.`octet`.0.0/16 and fd00:dc::/64 and the MAC
+/// 02:dc:(host number in four bytes).
+#[derive(Clone, Debug)]
+pub struct NetBuilder {
+    spec: NetSpec,
+}
+
+impl NetBuilder {
+    /// An empty network whose subnet is 10.`octet`.0.0/16.
+    pub fn new(seed: u64, octet: u8) -> NetBuilder {
+        NetBuilder {
+            spec: NetSpec {
+                seed,
+                vertices: Vec::new(),
+                pipes: Vec::new(),
+                nodes: Vec::new(),
+                subnet: Subnet {
+                    ipv4: Ipv4Addr::new(10, octet, 0, 0),
+                    ipv4_prefix: 16,
+                    ipv6: Ipv6Addr::new(0xfd00, 0xdc, 0, 0, 0, 0, 0, 0),
+                    ipv6_prefix: 64,
+                },
+                mtu: MTU_DEFAULT,
+            },
+        }
+    }
+
+    fn vertex(&mut self, name: &str, kind: VertexKind) -> VertexIx {
+        self.spec.vertices.push(Vertex { name: name.to_owned(), kind });
+        VertexIx(self.spec.vertices.len() as u32 - 1)
+    }
+
+    /// Adds a switch.
+    pub fn switch(&mut self, name: &str) -> VertexIx { self.vertex(name, VertexKind::Switch) }
+
+    /// Adds a node with the next free addresses.
+    pub fn node(&mut self, name: &str) -> (NodeIx, VertexIx) {
+        let vertex = self.vertex(name, VertexKind::Node);
+        let ix = NodeIx(self.spec.nodes.len() as u32);
+        let host = ix.0 + 1;
+        let [a, b, c, d] = host.to_be_bytes();
+        let net4 = self.spec.subnet.ipv4.octets();
+        let mut ipv6 = self.spec.subnet.ipv6.octets();
+        ipv6[12..].copy_from_slice(&host.to_be_bytes());
+        self.spec.nodes.push(NodeSpec {
+            name: name.to_owned(),
+            vertex,
+            mac: Mac([0x02, 0xdc, a, b, c, d]),
+            ipv4: Ipv4Addr::new(net4[0], net4[1], c, d),
+            ipv6: Ipv6Addr::from(ipv6),
+        });
+        (ix, vertex)
+    }
+
+    /// Adds one direction.
+    pub fn pipe(&mut self, from: VertexIx, to: VertexIx, link: Link) -> PipeIx {
+        self.spec.pipes.push(PipeSpec {
+            from,
+            to,
+            bandwidth_bps: link.bandwidth_bps,
+            delay_ns: link.delay_ns,
+            loss: link.loss,
+            queue_packets: link.queue_packets,
+        });
+        PipeIx(self.spec.pipes.len() as u32 - 1)
+    }
+
+    /// Adds both directions: from `a` to `b`, then back.
+    pub fn link(&mut self, a: VertexIx, b: VertexIx, link: Link) -> (PipeIx, PipeIx) {
+        (self.pipe(a, b, link), self.pipe(b, a, link))
+    }
+
+    /// The finished spec. Whether every node reaches every other is checked by [`crate::Network::new`].
+    pub fn build(self) -> Result<NetSpec, NetError> {
+        let nodes = self.spec.nodes.len();
+        if nodes > HOSTS_MAX {
+            return Err(NetError::TooManyNodes { nodes, room: HOSTS_MAX });
+        }
+        Ok(self.spec)
+    }
+}

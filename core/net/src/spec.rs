@@ -1,0 +1,235 @@
+//! What a network is made of: plain data that a plan prints and a journal keeps.
+
+use core::fmt;
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes of an Ethernet header, which a rate counts; the FCS is not counted.
+pub const ETHERNET_HEADER_BYTES: usize = 14;
+/// Largest IP packet on the segment.
+pub const MTU_DEFAULT: u32 = 1500;
+/// Packets that may wait in a pipe when the catalog does not say.
+pub const QUEUE_PACKETS_DEFAULT: u32 = 1000;
+
+macro_rules! index_type {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// The position in its table.
+            pub const fn at(self) -> usize { self.0 as usize }
+        }
+    };
+}
+
+index_type!(/// Position in [`NetSpec::vertices`].
+    VertexIx);
+index_type!(/// Position in [`NetSpec::pipes`].
+    PipeIx);
+index_type!(/// Position in [`NetSpec::nodes`].
+    NodeIx);
+
+/// A whole network.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct NetSpec {
+    /// Seed of every random decision (loss).
+    pub seed: u64,
+    /// Nodes and switches of the graph.
+    pub vertices: Vec<Vertex>,
+    /// One per direction of a link.
+    pub pipes: Vec<PipeSpec>,
+    /// The machines, each with one NIC.
+    pub nodes: Vec<NodeSpec>,
+    /// The flat subnet that all nodes share.
+    pub subnet: Subnet,
+    /// Largest IP packet, bytes; longer frames are dropped and counted.
+    pub mtu: u32,
+}
+
+/// A point of the graph.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Vertex {
+    /// Name in the catalog.
+    pub name: String,
+    /// What it is.
+    pub kind: VertexKind,
+}
+
+/// What a vertex is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum VertexKind {
+    /// Sends and receives, never forwards.
+    Node,
+    /// Forwards (a switch or a router; invisible to IP).
+    Switch,
+}
+
+/// One direction of a link.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PipeSpec {
+    /// Where packets enter.
+    pub from: VertexIx,
+    /// Where they leave.
+    pub to: VertexIx,
+    /// Bits per virtual second; `None` is a pipe without serialisation time and without queue.
+    pub bandwidth_bps: Option<u64>,
+    /// One-way propagation delay, virtual nanoseconds.
+    pub delay_ns: u64,
+    /// Probability that a packet is lost after it was sent, 0 to 1.
+    pub loss: f64,
+    /// Packets that may wait, the one being sent not counted; a packet that finds the queue full is dropped.
+    pub queue_packets: u32,
+}
+
+/// A machine's place and addresses.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeSpec {
+    /// Name in the catalog, `app-3`.
+    pub name: String,
+    /// Its vertex.
+    pub vertex: VertexIx,
+    /// Address of its NIC.
+    pub mac: Mac,
+    /// Address in [`Subnet::ipv4`].
+    pub ipv4: Ipv4Addr,
+    /// Address in [`Subnet::ipv6`].
+    pub ipv6: Ipv6Addr,
+}
+
+/// The flat subnet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Subnet {
+    /// Network address.
+    pub ipv4: Ipv4Addr,
+    /// Its prefix length.
+    pub ipv4_prefix: u8,
+    /// Network address.
+    pub ipv6: Ipv6Addr,
+    /// Its prefix length.
+    pub ipv6_prefix: u8,
+}
+
+/// An Ethernet address, written `02:dc:00:00:00:01`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// All stations.
+    pub const BROADCAST: Mac = Mac([0xff; 6]);
+
+    /// Broadcast or multicast.
+    pub const fn is_group(self) -> bool { self.0[0] & 1 == 1 }
+
+    /// The IPv6 link-local address that Linux derives from this MAC (modified EUI-64).
+    pub const fn link_local(self) -> Ipv6Addr {
+        let m = self.0;
+        Ipv6Addr::from_octets([
+            0xfe, 0x80, 0, 0, 0, 0, 0, 0, m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5],
+        ])
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let m = self.0;
+        write!(f, "{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", m[0], m[1], m[2], m[3], m[4], m[5])
+    }
+}
+
+impl From<Mac> for String {
+    fn from(m: Mac) -> String { m.to_string() }
+}
+
+/// A text that is no Ethernet address.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("'{0}' is not an Ethernet address, expected six hexadecimal bytes such as 02:dc:00:00:00:01")]
+pub struct MacError(String);
+
+impl FromStr for Mac {
+    type Err = MacError;
+    fn from_str(s: &str) -> Result<Mac, MacError> {
+        let bad = || MacError(s.to_owned());
+        let mut out = [0; 6];
+        let mut parts = s.split(':');
+        for byte in &mut out {
+            let p = parts.next().ok_or_else(bad)?;
+            if p.len() != 2 || !p.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(bad());
+            }
+            *byte = u8::from_str_radix(p, 16).map_err(|_| bad())?;
+        }
+        if parts.next().is_some() { Err(bad()) } else { Ok(Mac(out)) }
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = MacError;
+    fn try_from(s: String) -> Result<Mac, MacError> { s.parse() }
+}
+
+/// Why a spec describes no network that can be run.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum NetError {
+    /// An index points outside its table.
+    #[error("{what} {index} does not exist, there are {count}")]
+    NoSuch {
+        /// Table.
+        what: &'static str,
+        /// Index found.
+        index: u32,
+        /// Length of the table.
+        count: usize,
+    },
+    /// A node's vertex is a switch, or belongs to two nodes.
+    #[error("node '{0}' needs a vertex of its own that is no switch")]
+    BadVertex(String),
+    /// Two nodes have the same address.
+    #[error("nodes '{0}' and '{1}' have the same address {2}")]
+    SameAddress(String, String, String),
+    /// A group address on a NIC.
+    #[error("node '{0}' has the group address {1}, expected a unicast one")]
+    GroupMac(String, Mac),
+    /// A pipe that goes nowhere.
+    #[error("a pipe leads from '{0}' to itself")]
+    Loop(String),
+    /// A rate of zero never delivers anything.
+    #[error("the pipe from '{from}' to '{to}' has a bandwidth of 0 bit/s")]
+    NoBandwidth {
+        /// Start.
+        from: String,
+        /// End.
+        to: String,
+    },
+    /// A probability outside 0 to 1.
+    #[error("the pipe from '{from}' to '{to}' has a loss of {loss}, expected 0 to 1")]
+    BadLoss {
+        /// Start.
+        from: String,
+        /// End.
+        to: String,
+        /// Value found.
+        loss: f64,
+    },
+    /// Some pair of nodes has no path.
+    #[error("node '{to}' can't be reached from node '{from}'")]
+    Unreachable {
+        /// Start.
+        from: String,
+        /// End.
+        to: String,
+    },
+    /// More nodes than the subnet has addresses.
+    #[error("{nodes} nodes do not fit the subnet, which has room for {room}")]
+    TooManyNodes {
+        /// Wanted.
+        nodes: usize,
+        /// Possible.
+        room: usize,
+    },
+}
