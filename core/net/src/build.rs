@@ -64,7 +64,9 @@ impl NetBuilder {
     }
 
     /// Adds a switch.
-    pub fn switch(&mut self, name: &str) -> VertexIx { self.vertex(name, VertexKind::Switch) }
+    pub fn switch(&mut self, name: &str) -> VertexIx {
+        self.vertex(name, VertexKind::Switch)
+    }
 
     /// Adds a node with the next free addresses.
     pub fn node(&mut self, name: &str) -> (NodeIx, VertexIx) {

@@ -24,6 +24,6 @@ pub use build::{Link, NetBuilder};
 pub use network::{Delivery, Network, NodeCounters};
 pub use pipe::PipeCounters;
 pub use spec::{
-    Mac, MacError, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec, QUEUE_PACKETS_DEFAULT, Subnet, Vertex,
-    VertexIx, VertexKind, ETHERNET_HEADER_BYTES, MTU_DEFAULT,
+    ETHERNET_HEADER_BYTES, MTU_DEFAULT, Mac, MacError, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec,
+    QUEUE_PACKETS_DEFAULT, Subnet, Vertex, VertexIx, VertexKind,
 };

@@ -28,7 +28,9 @@ pub(crate) enum Kind {
     Malformed,
 }
 
-fn be16(frame: &[u8], at: usize) -> u16 { u16::from_be_bytes([frame[at], frame[at + 1]]) }
+fn be16(frame: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([frame[at], frame[at + 1]])
+}
 
 fn ipv6_at(frame: &[u8], at: usize) -> Ipv6Addr {
     let mut octets = [0; 16];
@@ -36,7 +38,9 @@ fn ipv6_at(frame: &[u8], at: usize) -> Ipv6Addr {
     Ipv6Addr::from(octets)
 }
 
-fn ipv4_at(frame: &[u8], at: usize) -> Ipv4Addr { Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]) }
+fn ipv4_at(frame: &[u8], at: usize) -> Ipv4Addr {
+    Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3])
+}
 
 /// Destination and source of a frame; `None` when it has no whole header.
 pub(crate) fn addresses(frame: &[u8]) -> Option<(Mac, Mac)> {

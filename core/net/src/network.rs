@@ -77,13 +77,19 @@ struct Event {
 
 impl Ord for Event {
     /// Reversed: the heap's greatest is the earliest.
-    fn cmp(&self, other: &Event) -> Ordering { (other.due, other.seq).cmp(&(self.due, self.seq)) }
+    fn cmp(&self, other: &Event) -> Ordering {
+        (other.due, other.seq).cmp(&(self.due, self.seq))
+    }
 }
 impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<Ordering> { Some(self.cmp(other)) }
+    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 impl PartialEq for Event {
-    fn eq(&self, other: &Event) -> bool { self.cmp(other) == Ordering::Equal }
+    fn eq(&self, other: &Event) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
 }
 impl Eq for Event {}
 
@@ -265,7 +271,9 @@ impl Network {
     }
 
     /// When something happens next: the caller then calls [`Network::pop_due`].
-    pub fn next_due(&self) -> Option<VirtNs> { self.events.peek().map(|e| e.due) }
+    pub fn next_due(&self) -> Option<VirtNs> {
+        self.events.peek().map(|e| e.due)
+    }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
@@ -343,7 +351,9 @@ impl Network {
     }
 
     /// An empty buffer, a used one when there is one.
-    pub fn buffer(&mut self) -> Vec<u8> { self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.frame_bytes_max)) }
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.frame_bytes_max))
+    }
 
     /// Keeps the buffer of a delivered frame for reuse.
     pub fn recycle(&mut self, mut frame: Vec<u8>) {
@@ -354,13 +364,19 @@ impl Network {
     }
 
     /// Copies of frames that are on their way.
-    pub fn in_flight(&self) -> usize { self.events.len() }
+    pub fn in_flight(&self) -> usize {
+        self.events.len()
+    }
 
     /// Counters of each pipe, in the order of the spec.
-    pub fn pipe_counters(&self) -> Vec<PipeCounters> { self.pipes.iter().map(|p| p.counters).collect() }
+    pub fn pipe_counters(&self) -> Vec<PipeCounters> {
+        self.pipes.iter().map(|p| p.counters).collect()
+    }
 
     /// Counters of each node, in the order of the spec.
-    pub fn node_counters(&self) -> Vec<NodeCounters> { self.nodes.iter().map(|n| n.counters).collect() }
+    pub fn node_counters(&self) -> Vec<NodeCounters> {
+        self.nodes.iter().map(|n| n.counters).collect()
+    }
 
     /// The pipes from one node to another, in order; empty when they are the same.
     pub fn path(&self, from: NodeIx, to: NodeIx) -> Vec<PipeIx> {

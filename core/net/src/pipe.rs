@@ -121,7 +121,9 @@ impl Pipe {
     }
 
     /// When the transmitter is free, rounded up.
-    fn free_at(&self) -> VirtNs { VirtNs(self.free_ns.saturating_add(u64::from(self.free_rem > 0))) }
+    fn free_at(&self) -> VirtNs {
+        VirtNs(self.free_ns.saturating_add(u64::from(self.free_rem > 0)))
+    }
 }
 
 /// SplitMix64 (Steele, Lea, Flood 2014): small, seedable, good enough to decide loss.

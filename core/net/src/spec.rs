@@ -124,14 +124,14 @@ impl Mac {
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
     /// Broadcast or multicast.
-    pub const fn is_group(self) -> bool { self.0[0] & 1 == 1 }
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 == 1
+    }
 
     /// The IPv6 link-local address that Linux derives from this MAC (modified EUI-64).
     pub const fn link_local(self) -> Ipv6Addr {
         let m = self.0;
-        Ipv6Addr::from_octets([
-            0xfe, 0x80, 0, 0, 0, 0, 0, 0, m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5],
-        ])
+        Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]])
     }
 }
 
@@ -143,7 +143,9 @@ impl fmt::Display for Mac {
 }
 
 impl From<Mac> for String {
-    fn from(m: Mac) -> String { m.to_string() }
+    fn from(m: Mac) -> String {
+        m.to_string()
+    }
 }
 
 /// A text that is no Ethernet address.
@@ -170,7 +172,9 @@ impl FromStr for Mac {
 
 impl TryFrom<String> for Mac {
     type Error = MacError;
-    fn try_from(s: String) -> Result<Mac, MacError> { s.parse() }
+    fn try_from(s: String) -> Result<Mac, MacError> {
+        s.parse()
+    }
 }
 
 /// Why a spec describes no network that can be run.
