@@ -1,1 +1,43 @@
-//! See ARCHITECTURE.md.
+//! Catalog text to a typed [`Experiment`], or every fault in the text with its place.
+//!
+//! Text only: nothing here looks at the machine, so a catalog that is right here is right everywhere.
+//!
+//! * Unknown keys and keys given twice are refused, so a typing error can't be a silent default.
+//! * Every quantity has a unit and is kept exactly, as a whole number of nanoseconds, bits per second, bytes
+//!   or millionths.
+//! * Groups become nodes, grouped links become one link per node, and every name must stand for something.
+//! * Parameters are put into commands; what differs per node stays a [`Template`].
+//! * Paths of files stay relative to the catalog: reading them is for those who start the run.
+//!
+//! ```
+//! let faults = diecast_core_experiment::parse("a.yaml", "diecast: 1\nnam: x\n", &[]).unwrap_err();
+//! assert_eq!(faults.last().unwrap().to_string(), "a.yaml:2:1: the catalog has no key 'nam'\n  hint: did you mean 'name'?");
+//! ```
+#![forbid(unsafe_code)]
+
+mod diagnostic;
+mod grammar;
+mod metric;
+mod model;
+mod quantity;
+mod read;
+mod schema;
+mod template;
+mod tree;
+
+pub use diagnostic::{Diagnostic, Pos};
+pub use metric::{Combine, Metric, MetricSource};
+pub use model::{
+    Command, Experiment, Group, Link, MachineType, Node, NodeFile, Parameter, ParameterValue, Program, Ready,
+    ReadyCheck, SpeedPpm, Topology, Workload,
+};
+pub use schema::json_schema;
+pub use template::{BUILT_IN, Template};
+
+/// Reads a catalog.
+///
+/// `file` is only a name for messages. `overrides` are the command line's `-p name=value`; a later one wins.
+/// All faults are reported at once, in the order of the text.
+pub fn parse(file: &str, text: &str, overrides: &[(String, String)]) -> Result<Experiment, Vec<Diagnostic>> {
+    read::parse(file, text, overrides)
+}

@@ -1,0 +1,119 @@
+//! What right catalogs become.
+
+
+use diecast_core_experiment::{
+#![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
+    Combine, Experiment, MetricSource, ParameterValue, Ready, ReadyCheck, SpeedPpm, json_schema, parse,
+};
+
+const WEB_TIER: &str = include_str!("good/web-tier.yaml");
+const EVERYTHING: &str = include_str!("good/everything.yaml");
+
+fn read(text: &str, overrides: &[(&str, &str)]) -> Experiment {
+    let overrides: Vec<_> = overrides.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
+    parse("catalog.yaml", text, &overrides).unwrap_or_else(|faults| {
+        panic!("{}", faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    })
+}
+
+fn words(templates: &[diecast_core_experiment::Template]) -> Vec<String> {
+    templates.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn the_contract_example_has_eight_nodes() {
+    let e = read(WEB_TIER, &[]);
+    assert_eq!(e.name, "web-tier");
+    let names: Vec<&str> = e.nodes.iter().map(|n| n.name.as_str()).collect();
+    assert_eq!(names, ["load-1", "load-2", "lb", "app-1", "app-2", "app-3", "app-4", "db"]);
+    let app = e.machine_type_of(e.node("app-3").unwrap());
+    assert_eq!((app.cores, app.speed_ppm, app.memory_bytes), (1, SpeedPpm(150_000), 512 << 20));
+    assert_eq!(app.speed_at.line, 9);
+    assert!(e.generates_load("load-2") && !e.generates_load("lb"));
+}
+
+#[test]
+fn a_list_of_groups_means_one_link_per_node() {
+    let e = read(WEB_TIER, &[]);
+    let ends: Vec<_> = e.topology.links.iter().map(|l| format!("{}-{}", l.from, l.to)).collect();
+    assert_eq!(ends[..3], ["load-1-client-site", "load-2-client-site", "lb-server-site"]);
+    assert_eq!(ends.len(), 9);
+    let site = &e.topology.links[8];
+    assert_eq!((site.bandwidth_bps, site.delay_ns, site.queue_packets, site.loss_ppm), (100_000_000, 10_000_000, 256, 0));
+    let edge = &e.topology.links[0];
+    assert_eq!((edge.bandwidth_bps, edge.delay_ns, edge.queue_packets), (1_000_000_000, 50_000, 1000));
+}
+
+#[test]
+fn programs_workload_and_metrics_of_the_contract_example() {
+    let e = read(WEB_TIER, &[]);
+    let lb = &e.programs[0];
+    assert_eq!(words(&lb.command.argv), ["haproxy", "-f", "/etc/lb.cfg"]);
+    assert_eq!((lb.command.files[0].path.as_str(), lb.command.files[0].source.as_str()), ("/etc/lb.cfg", "lb.cfg"));
+    assert_eq!(lb.ready, Some(Ready { check: ReadyCheck::Tcp { port: 80 }, within_ns: 20_000_000_000 }));
+    assert_eq!(e.programs[1].on, ["app-1", "app-2", "app-3", "app-4"]);
+    let health = ReadyCheck::Http { port: 8080, path: "/health".into() };
+    assert_eq!(e.programs[1].ready.as_ref().unwrap().check, health);
+    assert_eq!(e.programs[2].ready.as_ref().unwrap().check, ReadyCheck::Log { text: "Ready to accept".into() });
+    assert_eq!((e.workload.warm_up_ns, e.workload.measure_ns), (5_000_000_000, 20_000_000_000));
+    assert_eq!(words(&e.workload.command.argv), ["loadgen", "http://lb/", "--rate", "90/s", "--seed", "7"]);
+    let (throughput, latency, errors) = (&e.metrics[0], &e.metrics[1], &e.metrics[2]);
+    assert_eq!(throughput.source, MetricSource::Json("$.rate".into()));
+    assert_eq!((throughput.combine, throughput.unit.as_str()), (Some(Combine::Sum), "1/s"));
+    assert_eq!(latency.source, MetricSource::Samples("latency_ns.bin".into()));
+    assert_eq!(latency.show, ["mean", "p50", "p99"]);
+    assert_eq!(errors.source, MetricSource::Regex(r"errors=(\d+)".into()));
+    assert_eq!(errors.from, ["load-1", "load-2"]);
+}
+
+#[test]
+fn overrides_reach_the_command_and_the_last_one_wins() {
+    let e = read(WEB_TIER, &[("rate", "5/s"), ("rate", "210/s"), ("seed", "8")]);
+    assert_eq!(words(&e.workload.command.argv)[3..], ["210/s", "--seed", "8"]);
+    let rate = e.parameter("rate").unwrap();
+    assert_eq!((&rate.value, rate.overridden), (&ParameterValue::RatePerDay(210 * 86_400), true));
+}
+
+#[test]
+fn every_key_of_the_grammar_is_read() {
+    let e = read(EVERYTHING, &[]);
+    assert_eq!(e.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["web", "peer-1", "peer-2"]);
+    assert_eq!(e.topology.routers, ["core"]);
+    assert_eq!((e.topology.links[0].loss_ppm, e.topology.links[0].queue_packets), (5_000, 1));
+    let web = &e.programs[0];
+    assert_eq!(web.command.cwd.as_deref(), Some("/srv"));
+    assert_eq!(web.command.env[0].0, "SIZE");
+    assert_eq!(web.command.env[0].1.to_string(), "1.5KiB of $5");
+    assert_eq!(web.command.env[1].1.to_string(), "");
+    assert_eq!(web.ready, None);
+    let load = &e.workload.command;
+    assert_eq!(words(&load.argv), ["load", "--as", "${node}#${index}", "--for", "250ms", "--after", "0s"]);
+    assert_eq!(load.argv[2].for_node(e.node("peer-2").unwrap()), "peer-2#2");
+    assert_eq!((load.cwd.as_deref(), load.files.len(), load.env.len()), (Some("/tmp"), 1, 1));
+    assert_eq!(e.metrics[0].combine, None);
+    assert_eq!(e.metrics[1].show, ["mean", "p50", "p99"]);
+    assert_eq!(e.workload.on, ["peer-1", "peer-2"]);
+}
+
+#[test]
+fn an_experiment_serialises_with_units_in_its_names() {
+    let json = serde_json::to_value(read(WEB_TIER, &[])).unwrap();
+    assert_eq!(json["machine_types"][0]["speed_ppm"], 100_000);
+    assert_eq!(json["topology"]["links"][8]["delay_ns"], 10_000_000);
+    assert_eq!(json["workload"]["command"]["argv"][3], "90/s");
+    assert_eq!(json["programs"][1]["ready"]["check"]["http"]["port"], 8080);
+    assert_eq!(json["metrics"][1]["source"]["samples"], "latency_ns.bin");
+}
+
+/// The published schema is made from the reader's own tables; DIECAST_BLESS=1 rewrites it.
+#[test]
+fn the_published_schema_is_fresh() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/catalog.schema.json");
+    let fresh = format!("{}\n", serde_json::to_string_pretty(&json_schema()).unwrap());
+    if std::env::var_os("DIECAST_BLESS").is_some() {
+        std::fs::create_dir_all(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs")).unwrap();
+        std::fs::write(path, &fresh).unwrap();
+    }
+    let stored = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(stored == fresh, "docs/catalog.schema.json is stale; rewrite it with DIECAST_BLESS=1 cargo test");
+}
