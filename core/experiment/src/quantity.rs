@@ -144,7 +144,7 @@ impl Dimension {
             let near = nearest(unit_text, self.units.iter().map(|u| u.name))
                 .map_or(String::new(), |n| format!("did you mean '{n}'? "));
             return Err(Wrong {
-                message: format!("'{unit_text}' in '{text}' is no unit of {}, {expected}", bare(self.name)),
+                message: format!("'{unit_text}' in '{text}' is no accepted unit, {expected}"),
                 hint: Some(format!("{near}accepted units: {}", self.accepted())),
             });
         };
@@ -155,11 +155,6 @@ impl Dimension {
         }
         u64::try_from(product / divisor).map_err(|_| wrong(format!("'{text}' is too large, {expected}")))
     }
-}
-
-/// `a duration` without its article.
-fn bare(name: &str) -> &str {
-    name.trim_start_matches("a ")
 }
 
 /// The leading decimal number and what follows. `None` when there is no number, `Err` when it is too long.

@@ -58,7 +58,9 @@ impl Node {
         match &self.kind {
             Kind::Scalar { text, style: Style::Plain } if text.is_empty() => "nothing".to_owned(),
             Kind::Scalar { text, .. } => format!("'{text}'"),
+            Kind::List(items) if items.is_empty() => "an empty list".to_owned(),
             Kind::List(_) => "a list".to_owned(),
+            Kind::Map(entries) if entries.is_empty() => "an empty mapping".to_owned(),
             Kind::Map(_) => "a mapping".to_owned(),
         }
     }
@@ -81,7 +83,11 @@ pub(crate) fn parse(text: &str, faults: &mut Faults) -> Option<Node> {
             Ok(pair) => pair,
             Err(e) => {
                 let m = e.marker();
-                faults.add(pos(m.line(), m.col()), format!("not YAML: {}", e.info()));
+                let at = pos(m.line(), m.col());
+                // `[gen, ${rate}]` is the likeliest way to write something that is no YAML.
+                let line = text.lines().nth(m.line().saturating_sub(1)).unwrap_or("");
+                let hint = line.contains("${").then(|| "put words with ${…} in quotes".to_owned());
+                faults.push(at, format!("not YAML: {}", e.info()), hint);
                 return None;
             }
         };

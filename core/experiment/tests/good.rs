@@ -1,8 +1,7 @@
 //! What right catalogs become.
-
+#![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
 
 use diecast_core_experiment::{
-#![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
     Combine, Experiment, MetricSource, ParameterValue, Ready, ReadyCheck, SpeedPpm, json_schema, parse,
 };
 
@@ -39,7 +38,10 @@ fn a_list_of_groups_means_one_link_per_node() {
     assert_eq!(ends[..3], ["load-1-client-site", "load-2-client-site", "lb-server-site"]);
     assert_eq!(ends.len(), 9);
     let site = &e.topology.links[8];
-    assert_eq!((site.bandwidth_bps, site.delay_ns, site.queue_packets, site.loss_ppm), (100_000_000, 10_000_000, 256, 0));
+    assert_eq!(
+        (site.bandwidth_bps, site.delay_ns, site.queue_packets, site.loss_ppm),
+        (100_000_000, 10_000_000, 256, 0)
+    );
     let edge = &e.topology.links[0];
     assert_eq!((edge.bandwidth_bps, edge.delay_ns, edge.queue_packets), (1_000_000_000, 50_000, 1000));
 }

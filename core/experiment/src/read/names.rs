@@ -39,6 +39,11 @@ impl Names {
         self.devices.contains_key(name)
     }
 
+    /// Whether there is any node; if not, that was reported and no reference to one can be right.
+    pub(crate) fn has_nodes(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
     /// All switches and routers with their places.
     pub(crate) fn devices(&self) -> &Places {
         &self.devices

@@ -47,6 +47,9 @@ pub(crate) fn on(r: &mut Reader, node: &Node, names: &Names) -> Vec<String> {
     let mut out: Vec<String> = Vec::new();
     for (name, at) in r.one_or_more(node, "a node group or node") {
         let Some(nodes) = names.nodes_of(&name) else {
+            if !names.has_nodes() {
+                break;
+            }
             let message = format!("no node group or node '{name}'");
             r.faults.add_with_hint(at, message, names.meant(&name, false));
             continue;

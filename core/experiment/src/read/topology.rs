@@ -55,6 +55,9 @@ fn add_links(r: &mut Reader, f: &Fields<'_>, names: &Names, links: &mut Vec<Link
     let queue_packets = f.get("queue").map_or(QUEUE_PACKETS_DEFAULT, |e| queue(r, e));
     let loss_ppm = f.get("loss").map_or(0, |e| loss(r, e));
     let (Some(from), Some(to)) = (f.get("from"), f.get("to")) else { return false };
+    if !names.has_nodes() {
+        return false;
+    }
     let starts = r.one_or_more(&from.value, "a node group, switch or router");
     let Some(to_name) = the_other_end(r, to, names) else { return false };
     let mut understood = !starts.is_empty();
