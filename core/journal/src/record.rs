@@ -498,7 +498,7 @@ pub struct Reason {
     pub what: String,
     /// Its value, with its unit.
     pub measured: String,
-    /// The most it may be, with its unit.
+    /// What was expected, in words: `at most 100 µs`.
     pub budget: String,
     /// What to do.
     pub advice: String,
@@ -605,7 +605,7 @@ pub fn examples() -> Vec<Record> {
                 reasons: vec![Reason {
                     what: "threads without a meter".into(),
                     measured: "1".into(),
-                    budget: "0".into(),
+                    budget: "none".into(),
                     advice: "raise the limit of open files".into(),
                 }],
                 advised_tdf: None,

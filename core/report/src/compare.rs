@@ -1,0 +1,377 @@
+//! Several runs side by side: every metric with its error against the reference, and what the bars say.
+//!
+//! Runs of one mode, TDF, scale and parameter set are blocks of one *column*: their samples are pooled, their numbers
+//! averaged, and the spread between them is shown, because an error smaller than it says nothing. The first column is
+//! the *reference*: the first baseline, without one the first native, without that the first run.
+//!
+//! Bars: rates (a unit per second) 5 %, medians 10 %, 99th percentiles 20 %; other figures have none and are only
+//! shown. [`judge_error`] says when a figure passes. A figure of samples has a bootstrap interval. A number per run
+//! has the range of the errors over all pairs of blocks; with one run on each side that is the point alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use diecast_core_journal::{MetricData, Mode, Outcome};
+use serde::Serialize;
+
+use crate::stats::{
+    Bootstrap, Figure, Interval, Judged, Statistic, judge_error, ks_distance, relative_error, relative_error_intervals,
+};
+use crate::summary::Run;
+use crate::text::percent;
+
+/// Rates may be off by this much.
+pub const BAR_RATE: f64 = 0.05;
+/// Medians may be off by this much.
+pub const BAR_MEDIAN: f64 = 0.10;
+/// 99th percentiles may be off by this much.
+pub const BAR_P99: f64 = 0.20;
+/// The host's speed under two modes may differ by this much, or there is no verdict.
+pub const HOST_SPEED_DIFFERENCE_MAX: f64 = 0.05;
+
+/// Several runs side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The catalog's name.
+    pub catalog: String,
+    /// How the intervals were made.
+    pub bootstrap: Bootstrap,
+    /// The modes, the reference first.
+    pub columns: Vec<Column>,
+    /// The figures, in the order of the reference's metrics.
+    pub rows: Vec<Row>,
+    /// What it all comes to.
+    pub overall: Overall,
+}
+
+/// Runs that are blocks of one thing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Column {
+    /// The mode, with the TDF where the mode is not enough.
+    pub name: String,
+    /// The mode.
+    pub mode: Mode,
+    /// TDF, as text.
+    pub tdf: String,
+    /// Scale factor.
+    pub scale: f64,
+    /// The workload's parameters.
+    pub parameters: BTreeMap<String, String>,
+    /// The runs' labels.
+    pub runs: Vec<String>,
+    /// Host core to the median CPU time of its fixed-work probe over all blocks.
+    pub host_probe_ns: BTreeMap<u32, u64>,
+    /// The largest relative difference of a core's probe from the reference's.
+    pub host_difference: Option<f64>,
+    /// Why no figure of this column supports a verdict; none when they do.
+    pub no_verdict: Option<String>,
+}
+
+/// One figure in every column.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The metric.
+    pub metric: String,
+    /// `value` of a number, `mean`, `p50`… of samples, or `KS distance`.
+    pub figure: String,
+    /// The unit.
+    pub unit: String,
+    /// How far off it may be.
+    pub bar: Option<f64>,
+    /// One for each column.
+    pub cells: Vec<Cell>,
+}
+
+/// One figure in one column.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Cell {
+    /// The pooled value.
+    pub value: Option<f64>,
+    /// Each block's own value.
+    pub blocks: Vec<f64>,
+    /// `(largest - smallest block) / value`, with two blocks or more.
+    pub spread: Option<f64>,
+    /// Relative error against the reference.
+    pub error: Option<f64>,
+    /// Its 95 % interval.
+    pub interval: Option<Interval>,
+    /// What the bar says.
+    pub judged: Option<Judged>,
+}
+
+/// What a comparison comes to.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "overall", rename_all = "snake_case")]
+pub enum Overall {
+    /// Every figure with a bar passes.
+    Pass,
+    /// Some fail.
+    Fail {
+        /// Which.
+        figures: Vec<String>,
+    },
+    /// None fails, some need more samples.
+    Inconclusive {
+        /// Which.
+        figures: Vec<String>,
+    },
+    /// The runs don't support one.
+    NoVerdict {
+        /// Why.
+        reasons: Vec<String>,
+    },
+}
+
+/// What tells the blocks of one column from those of another.
+#[derive(PartialEq)]
+struct Key<'a> {
+    mode: Mode,
+    tdf: String,
+    scale: f64,
+    parameters: &'a BTreeMap<String, String>,
+}
+
+fn key(run: &Run) -> Key<'_> {
+    let header = &run.summary.header;
+    // Scale means nothing where nothing is scaled, and must not keep two baselines apart.
+    let scale = if matches!(header.mode, Mode::Baseline | Mode::Native) { 1.0 } else { header.scale };
+    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, parameters: &header.parameters }
+}
+
+impl Comparison {
+    /// Compares runs; none when there are none.
+    pub fn new(runs: &[Run], bootstrap: Bootstrap) -> Option<Comparison> {
+        let groups = group(runs);
+        let reference = groups.first()?;
+        let columns: Vec<Column> = groups.iter().map(|group| column(group, reference, &groups)).collect();
+        let mut rows = Vec::new();
+        for metric in &reference[0].summary.metrics {
+            match &metric.data {
+                MetricData::Scalar { .. } => rows.push(scalar_row(&metric.name, &metric.unit, &groups)),
+                MetricData::Samples { show, .. } => {
+                    let show: Vec<Statistic> = show.iter().map(|shown| shown.statistic).collect();
+                    rows.extend(sample_rows(&metric.name, &metric.unit, &show, &groups, bootstrap));
+                }
+            }
+        }
+        let overall = overall(&columns, &rows);
+        Some(Comparison { catalog: reference[0].summary.header.catalog.clone(), bootstrap, columns, rows, overall })
+    }
+
+    /// As JSON text.
+    pub fn to_json(&self) -> String {
+        crate::to_json(self)
+    }
+}
+
+/// The groups of runs, the reference first, then by mode; blocks keep their order.
+pub(crate) fn group(runs: &[Run]) -> Vec<Vec<&Run>> {
+    let mut groups: Vec<Vec<&Run>> = Vec::new();
+    for run in runs {
+        match groups.iter_mut().find(|group| key(group[0]) == key(run)) {
+            Some(group) => group.push(run),
+            None => groups.push(vec![run]),
+        }
+    }
+    let mode = |group: &Vec<&Run>| group[0].summary.header.mode;
+    let has_reference = groups.iter().any(|group| matches!(mode(group), Mode::Baseline | Mode::Native));
+    if has_reference {
+        groups.sort_by_key(mode);
+    } else if groups.len() > 1 {
+        groups[1..].sort_by_key(mode);
+    }
+    groups
+}
+
+fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
+    let header = &group[0].summary.header;
+    let same_mode = groups.iter().filter(|other| other[0].summary.header.mode == header.mode).count();
+    let distinct = || {
+        let parameters: Vec<String> = header.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        format!("{} TDF {} scale {} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
+    };
+    let host_probe_ns = host_probe(group);
+    let host_difference = host_difference(&host_probe_ns, &host_probe(reference));
+    Column {
+        name: if same_mode > 1 { distinct().trim_end().to_owned() } else { header.mode.to_string() },
+        mode: header.mode,
+        tdf: header.tdf.to_string(),
+        scale: header.scale,
+        parameters: header.parameters.clone(),
+        runs: group.iter().map(|run| run.label.clone()).collect(),
+        no_verdict: no_verdict(group, reference, host_difference),
+        host_probe_ns,
+        host_difference,
+    }
+}
+
+fn host_probe(group: &[&Run]) -> BTreeMap<u32, u64> {
+    let mut turns: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+    for core in group.iter().flat_map(|run| &run.summary.fidelity.host_speed) {
+        turns.entry(core.core).or_default().extend(&core.probe_ns);
+    }
+    let median = |turns: Vec<u64>| Statistic::P50.of(&turns).map_or(0, |median| median as u64);
+    turns.into_iter().map(|(core, turns)| (core, median(turns))).collect()
+}
+
+/// The largest relative difference over the reference's cores; none where a core was not probed on both sides.
+fn host_difference(measured: &BTreeMap<u32, u64>, reference: &BTreeMap<u32, u64>) -> Option<f64> {
+    let differences = reference
+        .iter()
+        .map(|(core, &reference)| relative_error(*measured.get(core)? as f64, reference as f64).map(f64::abs));
+    let differences: Vec<f64> = differences.collect::<Option<_>>()?;
+    differences.into_iter().reduce(f64::max)
+}
+
+fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) -> Option<String> {
+    let (first, other) = (&group[0].summary.header, &reference[0].summary.header);
+    if group.iter().chain(reference).any(|run| run.summary.header.catalog_hash != other.catalog_hash) {
+        return Some("the runs are of different catalogs".into());
+    }
+    if first.parameters != other.parameters {
+        return Some(format!("its workload has other parameters than the {}'s", other.mode));
+    }
+    for run in group {
+        match &run.summary.outcome {
+            None => return Some(format!("{} was killed before its end", run.label)),
+            Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {reason}", run.label)),
+            Some(Outcome::Completed) if !run.summary.verdict.trustworthy => {
+                return Some(format!("{} is not trustworthy", run.label));
+            }
+            Some(Outcome::Completed) => {}
+        }
+    }
+    match host_difference {
+        None => Some("the host's speed was not probed".into()),
+        Some(difference) if difference > HOST_SPEED_DIFFERENCE_MAX => Some(format!(
+            "the host's speed differs by {} from the reference's, at most {} allows a verdict",
+            percent(difference),
+            percent(HOST_SPEED_DIFFERENCE_MAX)
+        )),
+        Some(_) => None,
+    }
+}
+
+fn bar_of(figure: Option<Statistic>, unit: &str) -> Option<f64> {
+    match figure {
+        None if unit.ends_with("/s") => Some(BAR_RATE),
+        Some(Statistic::P50) => Some(BAR_MEDIAN),
+        Some(Statistic::P99) => Some(BAR_P99),
+        _ => None,
+    }
+}
+
+fn scalars(metric: &str, group: &[&Run]) -> Vec<f64> {
+    let metrics = group.iter().flat_map(|run| &run.summary.metrics).filter(|value| value.name == metric);
+    metrics
+        .filter_map(|value| match value.data {
+            MetricData::Scalar { value, .. } => Some(value),
+            MetricData::Samples { .. } => None,
+        })
+        .collect()
+}
+
+fn scalar_row(metric: &str, unit: &str, groups: &[Vec<&Run>]) -> Row {
+    let bar = bar_of(None, unit);
+    let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
+    let reference = scalars(metric, &groups[0]);
+    let cells = groups.iter().enumerate().map(|(index, group)| {
+        let blocks = scalars(metric, group);
+        let cell = cell_of(mean(&blocks), blocks);
+        let pairs = reference.iter().flat_map(|&r| cell.blocks.iter().map(move |&m| relative_error(m, r)));
+        let interval = pairs.collect::<Option<Vec<f64>>>().filter(|errors| !errors.is_empty()).map(|errors| Interval {
+            low: errors.iter().copied().fold(f64::INFINITY, f64::min),
+            high: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        });
+        if index == 0 { cell } else { against(cell, mean(&reference), interval, bar) }
+    });
+    Row { metric: metric.into(), figure: "value".into(), unit: unit.into(), bar, cells: cells.collect() }
+}
+
+/// The parts of a metric's samples in a run or in a group of runs.
+fn parts<'a>(metric: &str, group: &[&'a Run]) -> Vec<&'a [u64]> {
+    group.iter().filter_map(|run| run.samples.get(metric)).flatten().map(Vec::as_slice).collect()
+}
+
+/// All samples of a group, ascending.
+pub(crate) fn pooled(metric: &str, group: &[&Run]) -> Vec<u64> {
+    let mut pooled = parts(metric, group).concat();
+    pooled.sort_unstable();
+    pooled
+}
+
+fn sample_rows(metric: &str, unit: &str, show: &[Statistic], groups: &[Vec<&Run>], bootstrap: Bootstrap) -> Vec<Row> {
+    let figures: Vec<Figure> = show.iter().map(|&statistic| Figure::Of(statistic)).collect();
+    let row =
+        |figure: String, unit: &str, bar| Row { metric: metric.into(), figure, unit: unit.into(), bar, cells: vec![] };
+    let mut rows: Vec<Row> = show.iter().map(|s| row(s.to_string(), unit, bar_of(Some(*s), unit))).collect();
+    let mut distances = row("KS distance".into(), "", None);
+    let reference = pooled(metric, &groups[0]);
+    for (index, group) in groups.iter().enumerate() {
+        let all = pooled(metric, group);
+        let blocks: Vec<Vec<u64>> = group.iter().map(|run| pooled(metric, &[run])).collect();
+        let intervals = if index == 0 {
+            vec![None; figures.len()]
+        } else {
+            relative_error_intervals(&parts(metric, &groups[0]), &parts(metric, group), &figures, bootstrap)
+        };
+        for ((row, &statistic), interval) in rows.iter_mut().zip(show).zip(intervals) {
+            let values = blocks.iter().filter_map(|block| statistic.of_sorted(block).ok()).collect();
+            let cell = cell_of(statistic.of_sorted(&all).ok(), values);
+            let base = statistic.of_sorted(&reference).ok();
+            row.cells.push(if index == 0 { cell } else { against(cell, base, interval, row.bar) });
+        }
+        // Between the blocks of one column the largest distance of a pair is the spread.
+        let pairs = (0..blocks.len()).flat_map(|i| (i + 1..blocks.len()).map(move |j| (i, j)));
+        distances.cells.push(Cell {
+            value: if index == 0 { None } else { ks_distance(&reference, &all) },
+            spread: pairs.filter_map(|(i, j)| ks_distance(&blocks[i], &blocks[j])).reduce(f64::max),
+            ..Cell::default()
+        });
+    }
+    rows.push(distances);
+    rows
+}
+
+fn cell_of(value: Option<f64>, blocks: Vec<f64>) -> Cell {
+    let extremes = blocks.iter().copied().reduce(f64::max).zip(blocks.iter().copied().reduce(f64::min));
+    let spread = extremes.zip(value).filter(|_| blocks.len() > 1).and_then(|((most, least), value)| {
+        // The distance of the extremes as a share of the pooled value.
+        relative_error(value.abs() + (most - least), value.abs())
+    });
+    Cell { value, spread, blocks, ..Cell::default() }
+}
+
+fn against(cell: Cell, reference: Option<f64>, interval: Option<Interval>, bar: Option<f64>) -> Cell {
+    let error = cell.value.zip(reference).and_then(|(value, reference)| relative_error(value, reference));
+    let judged = error.zip(interval).zip(bar).map(|((error, interval), bar)| judge_error(error, interval, bar));
+    Cell { error, interval, judged, ..cell }
+}
+
+/// Naive is shown, never judged as a whole: it is expected to be wrong.
+fn overall(columns: &[Column], rows: &[Row]) -> Overall {
+    let counted: Vec<usize> = (0..columns.len()).filter(|&i| i == 0 || columns[i].mode != Mode::Naive).collect();
+    let reasons: BTreeSet<String> = counted
+        .iter()
+        .filter_map(|&i| columns[i].no_verdict.as_ref().map(|why| format!("{}: {why}", columns[i].name)))
+        .collect();
+    if !reasons.is_empty() {
+        return Overall::NoVerdict { reasons: reasons.into_iter().collect() };
+    }
+    let with = |wanted: Judged| -> Vec<String> {
+        let judged = rows.iter().flat_map(|row| counted.iter().map(move |&i| (row, i)));
+        judged
+            .filter(|(row, i)| row.cells[*i].judged == Some(wanted))
+            .map(|(row, i)| format!("{} {} ({})", row.metric, row.figure, columns[i].name))
+            .collect()
+    };
+    let (failed, open, passed) = (with(Judged::Fail), with(Judged::Inconclusive), with(Judged::Pass));
+    if !failed.is_empty() {
+        Overall::Fail { figures: failed }
+    } else if !open.is_empty() {
+        Overall::Inconclusive { figures: open }
+    } else if passed.is_empty() {
+        Overall::NoVerdict { reasons: vec!["no figure with a bar in a mode to judge".into()] }
+    } else {
+        Overall::Pass
+    }
+}

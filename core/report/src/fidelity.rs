@@ -1,0 +1,495 @@
+//! May the numbers of a run be believed? Records in, [`Verdict`] out.
+//!
+//! Each run is judged against what its mode prescribes: baseline and diecast need a blob in every process and a meter
+//! on every thread; native and naive have neither, and naive lives by its quota, so throttling is its nature there.
+//! What should have been measured and was not counts as a reason too: a silent monitor is no good news.
+
+use std::collections::BTreeMap;
+
+use diecast_core_journal::{
+    Conservation, FindingKind, Header, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record, Verdict, wire,
+};
+use diecast_core_vtime::{RealNs, Tdf, VirtNs};
+use serde::{Deserialize, Serialize};
+
+use crate::text::{duration, percent};
+
+/// The most that a trustworthy run may show. Times are virtual: what the programs see.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Budgets {
+    /// 99 % of the packets leave at most this late.
+    pub emulator_p99_ns: u64,
+    /// Every packet leaves at most this late.
+    pub emulator_max_ns: u64,
+    /// 99 % of a node's metered waits end at most this late.
+    pub ledger_p99_ns: u64,
+    /// Share of a node's metered waits that its catch-up could not make good.
+    pub ledger_late_fraction: f64,
+    /// Error of one conservation window.
+    pub conservation_error: f64,
+    /// Share of a node's conservation windows that may be outside.
+    pub conservation_outside_fraction: f64,
+    /// Share of a node's CPU time that no meter caught.
+    pub escaped_fraction: f64,
+    /// Share of the measured time for which a node's ceiling held it.
+    pub throttled_fraction: f64,
+    /// Spread of a core's fixed-work probe, `(p90 - p10) / median`.
+    pub host_probe_spread: f64,
+}
+
+impl Default for Budgets {
+    fn default() -> Budgets {
+        Budgets {
+            emulator_p99_ns: 100_000,
+            emulator_max_ns: 10_000_000,
+            ledger_p99_ns: 500_000,
+            ledger_late_fraction: 0.01,
+            conservation_error: 0.01,
+            conservation_outside_fraction: 0.0,
+            escaped_fraction: 0.02,
+            throttled_fraction: 0.001,
+            host_probe_spread: 0.5,
+        }
+    }
+}
+
+/// CPU time from which a node must have closed a conservation window: two windows' worth.
+const CPU_WITHOUT_WINDOW_NS: u64 = 40_000_000;
+
+/// What the monitor measured in a run: the input of the verdict, and a part of `run.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fidelity {
+    /// How the catalog was run.
+    pub mode: Mode,
+    /// The lab's TDF.
+    #[serde(with = "wire::tdf")]
+    pub tdf: Tdf,
+    /// Real length of the measured phase.
+    pub r_measured_ns: u64,
+    /// Whether any packet was sent, so that the emulator must have a lateness.
+    pub network_used: bool,
+    /// The emulator's lateness.
+    pub emulator: Option<Lateness>,
+    /// Each node's ledger lateness.
+    pub ledgers: Vec<Lateness>,
+    /// Each node's conservation.
+    pub conservation: Vec<ConservationTotal>,
+    /// Nodes that used CPU but closed no conservation window.
+    pub unaccounted: Vec<String>,
+    /// Node to the real time for which it was throttled in the measured phase.
+    pub r_throttled_ns: BTreeMap<String, u64>,
+    /// Each host core's speed.
+    pub host_speed: Vec<CoreSpeed>,
+    /// Findings: kind, how many, the first one's words.
+    pub findings: Vec<FindingTotal>,
+}
+
+/// A node's conservation windows together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConservationTotal {
+    /// The node.
+    pub node: String,
+    /// Every window's error.
+    pub errors: Vec<f64>,
+    /// Sums over the windows.
+    pub charged_ns: u64,
+    /// Charged by the supervisor because no meter caught it.
+    pub escaped_ns: u64,
+    /// What the kernel counted.
+    pub used_ns: u64,
+    /// The meter's own cost.
+    pub meter_cost_ns: u64,
+}
+
+impl ConservationTotal {
+    /// The worst window's error.
+    pub fn worst(&self) -> f64 {
+        self.errors.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// The error of all windows as one.
+    pub fn total_error(&self) -> f64 {
+        let (charged_ns, used_ns, meter_cost_ns) = (self.charged_ns, self.used_ns, self.meter_cost_ns);
+        Conservation { charged_ns, used_ns, meter_cost_ns, ..Conservation::default() }.error()
+    }
+
+    /// Share of the used CPU time that no meter caught.
+    pub fn escaped_fraction(&self) -> f64 {
+        if self.used_ns == 0 { 0.0 } else { self.escaped_ns as f64 / self.used_ns as f64 }
+    }
+
+    fn add(&mut self, window: &Conservation) {
+        self.errors.push(window.error());
+        self.charged_ns += window.charged_ns;
+        self.escaped_ns += window.escaped_ns;
+        self.used_ns += window.used_ns;
+        self.meter_cost_ns += window.meter_cost_ns;
+    }
+}
+
+/// What the fixed-work probe says about a host core.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreSpeed {
+    /// The core.
+    pub core: u32,
+    /// Every turn's CPU time, in order of time.
+    pub probe_ns: Vec<u64>,
+}
+
+impl CoreSpeed {
+    fn percentile(&self, ppm: u32) -> u64 {
+        crate::stats::Statistic::Percentile(ppm).of(&self.probe_ns).map_or(0, |value| value as u64)
+    }
+
+    /// The median turn.
+    pub fn median_ns(&self) -> u64 {
+        self.percentile(500_000)
+    }
+
+    /// `(p90 - p10) / median`.
+    pub fn spread(&self) -> f64 {
+        let spread = self.percentile(900_000).saturating_sub(self.percentile(100_000));
+        spread as f64 / self.median_ns().max(1) as f64
+    }
+}
+
+/// The findings of one kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FindingTotal {
+    /// The kind.
+    pub kind: FindingKind,
+    /// How many.
+    pub count: u64,
+    /// The first one's node.
+    pub first_node: Option<String>,
+    /// The first one's words.
+    pub first_detail: String,
+}
+
+/// The measured phase of a journal: from its begin to the next phase, or the whole run where it has none.
+pub(crate) fn measured_window(header: &Header, records: &[Record]) -> ((VirtNs, VirtNs), (RealNs, RealNs)) {
+    let mut begin = None;
+    let mut last = (header.v_start_ns, header.r_start_ns);
+    for record in records {
+        match record {
+            Record::Phase(change) => {
+                if let Some((v, r)) = begin {
+                    return ((v, change.v_ns), (r, change.r_ns));
+                }
+                begin = (change.phase == Phase::Measure).then_some((change.v_ns, change.r_ns));
+                last = (change.v_ns, change.r_ns);
+            }
+            Record::End(end) => last = (end.v_ns, end.r_ns),
+            Record::Sample(sample) => last.0 = last.0.max(sample.v_ns),
+            _ => {}
+        }
+    }
+    let (v, r) = begin.unwrap_or((header.v_start_ns, header.r_start_ns));
+    ((v, last.0.max(v)), (r, last.1.max(r)))
+}
+
+impl Fidelity {
+    /// Collects what the monitor wrote.
+    pub fn from_records(header: &Header, records: &[Record]) -> Fidelity {
+        let (v_window, r_window) = measured_window(header, records);
+        let mut conservation: BTreeMap<&str, ConservationTotal> = BTreeMap::new();
+        let mut last_sample: BTreeMap<&str, &NodeSample> = BTreeMap::new();
+        // Node to the counter before the measured phase and its last value inside.
+        let mut throttled: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        let mut host_speed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        let mut findings: BTreeMap<FindingKind, FindingTotal> = BTreeMap::new();
+        let (mut emulator, mut ledgers) = (None, Vec::new());
+        for record in records {
+            match record {
+                Record::Conservation(window) => {
+                    conservation.entry(&window.node).or_default().add(window);
+                }
+                Record::Sample(sample) => {
+                    last_sample.insert(&sample.node, sample);
+                }
+                Record::Throttling(now) => {
+                    let counter = throttled.entry(&now.node).or_default();
+                    if now.v_ns <= v_window.0 {
+                        *counter = (now.r_throttled_ns, now.r_throttled_ns);
+                    } else if now.v_ns <= v_window.1 || counter.1 == 0 {
+                        counter.1 = now.r_throttled_ns;
+                    }
+                }
+                Record::HostSpeed(probe) => host_speed.entry(probe.core).or_default().push(probe.probe_ns),
+                Record::Lateness(lateness) if lateness.source == LatenessSource::Emulator => {
+                    emulator = Some(lateness.clone());
+                }
+                Record::Lateness(lateness) => ledgers.push(lateness.clone()),
+                Record::Finding(finding) => {
+                    let first = || FindingTotal {
+                        kind: finding.kind,
+                        count: 0,
+                        first_node: finding.node.clone(),
+                        first_detail: finding.detail.clone(),
+                    };
+                    findings.entry(finding.kind).or_insert_with(first).count += finding.count;
+                }
+                _ => {}
+            }
+        }
+        let unaccounted = last_sample
+            .values()
+            .filter(|sample| sample.cpu_used_ns >= CPU_WITHOUT_WINDOW_NS)
+            .map(|sample| sample.node.as_str())
+            .filter(|node| !conservation.contains_key(node))
+            .map(str::to_owned)
+            .collect();
+        Fidelity {
+            mode: header.mode,
+            tdf: header.tdf,
+            r_measured_ns: r_window.1.since(r_window.0).ns(),
+            network_used: last_sample.values().any(|sample| sample.sent_packets > 0),
+            emulator,
+            ledgers,
+            conservation: conservation
+                .into_iter()
+                .map(|(node, total)| ConservationTotal { node: node.to_owned(), ..total })
+                .collect(),
+            unaccounted,
+            r_throttled_ns: throttled
+                .into_iter()
+                .map(|(node, (a, b))| (node.to_owned(), b.saturating_sub(a)))
+                .collect(),
+            host_speed: host_speed.into_iter().map(|(core, probe_ns)| CoreSpeed { core, probe_ns }).collect(),
+            findings: findings.into_values().collect(),
+        }
+    }
+
+    /// Every number of the monitor that has a budget in this mode, kept or exceeded, in order of weight.
+    pub fn checks(&self, budgets: &Budgets) -> Vec<Check> {
+        let mut checks = Vec::new();
+        self.check_findings(&mut checks);
+        if self.mode.has_envelope() {
+            self.check_meter(budgets, &mut checks);
+        }
+        if self.mode != Mode::Naive {
+            self.check_throttling(budgets, &mut checks);
+        }
+        self.check_emulator(budgets, &mut checks);
+        self.check_host(budgets, &mut checks);
+        checks
+    }
+
+    /// The verdict: every check that exceeds its budget is a reason.
+    ///
+    /// The advised TDF: a host is late by its own, real time, which the TDF divides (late_virtual = late_real / TDF). A
+    /// budget B that was measured as L > B is kept from TDF · L / B on, so the advice is the largest of these over all
+    /// latenesses, plus a quarter for the next run's bad luck, rounded up to a whole number. Where a share and not a
+    /// time was exceeded (throttled, waits that could not catch up), the load per real second must fall and the advice
+    /// is at least twice the TDF. None outside mode diecast, beyond 1000, or when only what no TDF changes is wrong.
+    ///
+    /// Example: TDF 10, emulator p99 of 240 µs against 100 µs: 10 · 2.4 · 1.25 = 30.
+    pub fn verdict(&self, budgets: &Budgets) -> Verdict {
+        let broken: Vec<Check> = self.checks(budgets).into_iter().filter(|check| check.exceeded).collect();
+        let factor = broken
+            .iter()
+            .filter_map(|check| check.tdf_factor)
+            .fold(None, |most: Option<f64>, factor| Some(most.map_or(factor, |most| most.max(factor))));
+        let advised_tdf = factor.filter(|_| self.mode == Mode::Diecast).and_then(|factor| {
+            let tdf = (self.tdf.as_f64() * factor).ceil();
+            if tdf <= 1000.0 { Tdf::new(tdf as u64, 1).ok() } else { None }
+        });
+        let reasons = broken
+            .into_iter()
+            .map(|check| Reason {
+                advice: match (check.tdf_factor, self.mode, advised_tdf) {
+                    (None, _, _) => check.advice,
+                    (Some(_), Mode::Diecast, Some(tdf)) => format!("raise the TDF to {tdf}"),
+                    (Some(_), Mode::Diecast, None) => {
+                        "no TDF up to 1000 would do: use a quieter or a larger host".into()
+                    }
+                    (Some(_), _, _) => {
+                        format!("mode {} has no TDF to raise: use a quieter or a larger host", self.mode)
+                    }
+                },
+                what: check.what,
+                measured: check.measured,
+                budget: check.budget,
+            })
+            .collect::<Vec<_>>();
+        Verdict { trustworthy: reasons.is_empty(), reasons, advised_tdf }
+    }
+
+    fn check_findings(&self, checks: &mut Vec<Check>) {
+        use FindingKind::*;
+        let kinds: [(FindingKind, &str, &str); 4] = [
+            (ProcessOutsideFrame, "processes outside the frame", "see the first one in the journal"),
+            (ThreadWithoutMeter, "threads without a meter", "see the first one in the journal"),
+            (ClampedLedger, "clamped ledgers", "a program wrote into its ledger page: report it"),
+            (LostKick, "lost kicks", "do not pause or retime this lab"),
+        ];
+        for (kind, what, advice) in kinds.into_iter().filter(|_| self.mode.has_envelope()) {
+            let total = self.findings.iter().find(|total| total.kind == kind);
+            let advice = total.map_or(advice, |total| &total.first_detail);
+            checks.push(Check::count(what.into(), total.map_or(0, |total| total.count), advice));
+        }
+        if let Some(total) = self.findings.iter().find(|total| total.kind == ProgramDied) {
+            checks.push(Check::count("programs that died".into(), total.count, &total.first_detail));
+        }
+    }
+
+    fn check_meter(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        for node in &self.unaccounted {
+            checks.push(Check::missing(format!("conservation of {node}")));
+        }
+        if let Some(worst) = self.conservation.iter().max_by(|a, b| a.worst().total_cmp(&b.worst())) {
+            let outside = |total: &ConservationTotal| {
+                let outside = total.errors.iter().filter(|&&error| error > budgets.conservation_error).count();
+                outside as f64 / total.errors.len().max(1) as f64
+            };
+            let outside_worst = self.conservation.iter().map(outside).fold(0.0, f64::max);
+            checks.push(Check {
+                what: format!("conservation error, worst window ({})", worst.node),
+                measured: percent(worst.worst()),
+                budget: at_most(percent(budgets.conservation_error)),
+                exceeded: outside_worst > budgets.conservation_outside_fraction,
+                tdf_factor: None,
+                advice: "CPU time was charged wrongly: a larger grain, or a host with less interrupt load".into(),
+            });
+        }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::escaped_fraction) {
+            checks.push(Check::share(
+                format!("CPU time that no meter caught ({})", worst.node),
+                worst.escaped_fraction(),
+                budgets.escaped_fraction,
+                None,
+                "short-lived processes outran the meter: a smaller grain",
+            ));
+        }
+        if let Some(worst) = self.ledgers.iter().max_by_key(|ledger| ledger.v_p99_ns) {
+            let what = format!("ledger lateness p99 ({})", node_name(worst));
+            checks.push(Check::lateness(what, worst.v_p99_ns.ns(), budgets.ledger_p99_ns));
+        }
+        if let Some(worst) = max_by_key(&self.ledgers, late_fraction) {
+            checks.push(Check::share(
+                format!("waits beyond catch-up ({})", node_name(worst)),
+                late_fraction(worst),
+                budgets.ledger_late_fraction,
+                Some(2.0),
+                "",
+            ));
+        }
+        if self.ledgers.is_empty() && !self.conservation.is_empty() {
+            checks.push(Check::missing("ledger lateness".into()));
+        }
+    }
+
+    fn check_throttling(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        let Some((node, &throttled_ns)) = self.r_throttled_ns.iter().max_by_key(|(_, ns)| **ns) else { return };
+        let share = throttled_ns as f64 / self.r_measured_ns.max(1) as f64;
+        let what = format!("time throttled by the ceiling ({node})");
+        checks.push(Check::share(what, share, budgets.throttled_fraction, Some(2.0), ""));
+    }
+
+    fn check_emulator(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        match &self.emulator {
+            Some(late) => {
+                checks.push(Check::lateness(
+                    "emulator lateness p99".into(),
+                    late.v_p99_ns.ns(),
+                    budgets.emulator_p99_ns,
+                ));
+                checks.push(Check::lateness(
+                    "emulator lateness max".into(),
+                    late.v_max_ns.ns(),
+                    budgets.emulator_max_ns,
+                ));
+            }
+            None if self.network_used => checks.push(Check::missing("emulator lateness".into())),
+            None => {}
+        }
+    }
+
+    fn check_host(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        let Some(worst) = max_by_key(&self.host_speed, CoreSpeed::spread) else {
+            checks.push(Check::missing("host speed".into()));
+            return;
+        };
+        checks.push(Check::share(
+            format!("host speed spread (core {})", worst.core),
+            worst.spread(),
+            budgets.host_probe_spread,
+            None,
+            "the host's speed wavered: run again when it is quiet",
+        ));
+    }
+}
+
+/// One number of the monitor beside its budget.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// What was measured.
+    pub what: String,
+    /// Its value, with its unit.
+    pub measured: String,
+    /// What was expected, in words: `at most 100 µs`.
+    pub budget: String,
+    /// Whether it is more.
+    pub exceeded: bool,
+    /// By what the TDF would have to be multiplied to keep the budget; none when no TDF helps.
+    tdf_factor: Option<f64>,
+    advice: String,
+}
+
+impl Check {
+    fn count(what: String, count: u64, advice: &str) -> Check {
+        let (measured, budget) = (count.to_string(), "none".to_owned());
+        Check { what, measured, budget, exceeded: count > 0, tdf_factor: None, advice: advice.into() }
+    }
+
+    fn missing(what: String) -> Check {
+        let (measured, budget) = ("not measured".to_owned(), "a value".to_owned());
+        let advice = "the monitor failed: see the warnings in the journal".to_owned();
+        Check { what, measured, budget, exceeded: true, tdf_factor: None, advice }
+    }
+
+    fn lateness(what: String, measured_ns: u64, budget_ns: u64) -> Check {
+        Check {
+            what,
+            measured: duration(measured_ns as f64),
+            budget: at_most(duration(budget_ns as f64)),
+            exceeded: measured_ns > budget_ns,
+            tdf_factor: Some(1.25 * measured_ns as f64 / budget_ns.max(1) as f64),
+            advice: String::new(),
+        }
+    }
+
+    fn share(what: String, measured: f64, budget: f64, tdf_factor: Option<f64>, advice: &str) -> Check {
+        let exceeded = measured > budget;
+        Check {
+            what,
+            measured: percent(measured),
+            budget: at_most(percent(budget)),
+            exceeded,
+            tdf_factor,
+            advice: advice.into(),
+        }
+    }
+}
+
+fn at_most(budget: String) -> String {
+    format!("at most {budget}")
+}
+
+fn late_fraction(lateness: &Lateness) -> f64 {
+    lateness.late_events as f64 / lateness.events.max(1) as f64
+}
+
+fn node_name(lateness: &Lateness) -> &str {
+    lateness.node.as_deref().unwrap_or("no node")
+}
+
+/// The item with the largest key; the first of equals.
+fn max_by_key<T>(items: &[T], key: impl Fn(&T) -> f64) -> Option<&T> {
+    items.iter().reduce(|most, item| if key(item) > key(most) { item } else { most })
+}

@@ -1,0 +1,256 @@
+//! A run in one value, and how it is loaded from a run directory.
+//!
+//! A run directory holds
+//!
+//! | file | content |
+//! |---|---|
+//! | `run.json` | [`RunSummary`]: header and summary |
+//! | `journal.jsonl` | the journal |
+//! | `plan.json` | what ran where |
+//! | `metrics.json` | the metrics, as in the summary |
+//! | `samples/<metric>.<node>.bin` | raw samples |
+//! | `logs/<node>.<program>.out`, `.err` | what programs printed |
+
+use std::collections::BTreeMap;
+use std::io;
+
+use diecast_core_journal::metrics::{MetricError, from_sample_bytes};
+use diecast_core_journal::{
+    Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NodeSample, Outcome, PhaseChange, Record,
+    Verdict, read,
+};
+use diecast_core_vtime::VirtNs;
+use serde::{Deserialize, Serialize};
+
+use crate::fidelity::{Budgets, Fidelity, measured_window};
+
+/// The summary's name in a run directory.
+pub const SUMMARY_FILE: &str = "run.json";
+/// The metrics' name in a run directory.
+pub const METRICS_FILE: &str = "metrics.json";
+/// The plan's name in a run directory.
+pub const PLAN_FILE: &str = "plan.json";
+
+/// Name of a node's raw samples of a metric in the run directory.
+pub fn samples_file(metric: &str, node: &str) -> String {
+    format!("samples/{metric}.{node}.bin")
+}
+
+/// Everything of a run that a comparison needs except raw samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunSummary {
+    /// What ran, where and how.
+    pub header: Header,
+    /// How it ended; none when it was killed.
+    pub outcome: Option<Outcome>,
+    /// Whether its numbers may be believed.
+    pub verdict: Verdict,
+    /// The metrics.
+    pub metrics: Vec<MetricValue>,
+    /// What each node used in the measured phase, in the header's order.
+    pub nodes: Vec<NodeUse>,
+    /// What the monitor measured.
+    pub fidelity: Fidelity,
+    /// The phases.
+    pub phases: Vec<PhaseChange>,
+    /// Virtual length of the measured phase.
+    pub v_measured_ns: u64,
+    /// Real length of the measured phase.
+    pub r_measured_ns: u64,
+    /// Real length of the whole run.
+    pub r_total_ns: u64,
+}
+
+/// What a node used in the measured phase.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeUse {
+    /// The node.
+    pub node: String,
+    /// Virtual time between the samples that this was taken from.
+    pub v_span_ns: u64,
+    /// Real CPU time that the kernel counted.
+    pub cpu_used_ns: u64,
+    /// Real CPU time that the ledger was charged.
+    pub cpu_charged_ns: u64,
+    /// Share of the original machine's CPU: used CPU time over `cores · speed · virtual time`.
+    pub cpu_share: f64,
+    /// The most memory that a sample saw.
+    pub memory_max_bytes: u64,
+    /// Bytes it sent.
+    pub sent_bytes: u64,
+    /// Bytes it received.
+    pub received_bytes: u64,
+    /// Packets it sent.
+    pub sent_packets: u64,
+    /// Packets it received.
+    pub received_packets: u64,
+    /// Packets to or from it that were dropped.
+    pub dropped_packets: u64,
+}
+
+impl RunSummary {
+    /// Sums up a journal. The verdict is the journal's own, or made with these budgets where the run was killed before
+    /// it could write one; a killed run is never trustworthy.
+    pub fn from_journal(journal: &Journal, budgets: &Budgets) -> RunSummary {
+        let records = &journal.records;
+        let (v_window, r_window) = measured_window(&journal.header, records);
+        let fidelity = Fidelity::from_records(&journal.header, records);
+        let (outcome, verdict) = match journal.end() {
+            Some(end) => (Some(end.outcome.clone()), end.verdict.clone()),
+            None => (None, killed(fidelity.verdict(budgets))),
+        };
+        let metrics = records.iter().filter_map(|record| match record {
+            Record::Metric(metric) => Some(metric.clone()),
+            _ => None,
+        });
+        let phases: Vec<PhaseChange> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Phase(change) => Some(change.clone()),
+                _ => None,
+            })
+            .collect();
+        let r_end = journal.end().map(|end| end.r_ns).or(phases.last().map(|change| change.r_ns));
+        RunSummary {
+            header: journal.header.clone(),
+            outcome,
+            verdict,
+            metrics: metrics.collect(),
+            nodes: journal.header.nodes.iter().map(|node| node_use(node, records, v_window)).collect(),
+            fidelity,
+            phases,
+            v_measured_ns: v_window.1.since(v_window.0).ns(),
+            r_measured_ns: r_window.1.since(r_window.0).ns(),
+            r_total_ns: r_end.map_or(0, |end| end.since(journal.header.r_start_ns).ns()),
+        }
+    }
+
+    /// As the text of `run.json`.
+    pub fn to_json(&self) -> String {
+        crate::to_json(self)
+    }
+}
+
+fn killed(verdict: Verdict) -> Verdict {
+    let mut reasons = verdict.reasons;
+    reasons.insert(
+        0,
+        diecast_core_journal::Reason {
+            what: "end of the run".into(),
+            measured: "the journal stops before it".into(),
+            budget: "a last record".into(),
+            advice: "run again; `diecast clean` removes what was left".into(),
+        },
+    );
+    Verdict { trustworthy: false, reasons, ..verdict }
+}
+
+fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window: (VirtNs, VirtNs)) -> NodeUse {
+    let samples = || {
+        records.iter().filter_map(|record| match record {
+            Record::Sample(sample) if sample.node == node.name => Some(sample),
+            _ => None,
+        })
+    };
+    let inside: Vec<&NodeSample> = samples().filter(|s| v_window.0 <= s.v_ns && s.v_ns <= v_window.1).collect();
+    let (Some(first), Some(last)) = (inside.first(), inside.last()) else {
+        return NodeUse { node: node.name.clone(), ..NodeUse::default() };
+    };
+    let v_span_ns = last.v_ns.since(first.v_ns).ns();
+    let cpu_used_ns = last.cpu_used_ns.saturating_sub(first.cpu_used_ns);
+    let capacity_ns = f64::from(node.cores) * node.speed * v_span_ns as f64;
+    NodeUse {
+        node: node.name.clone(),
+        v_span_ns,
+        cpu_used_ns,
+        cpu_charged_ns: last.cpu_charged_ns.saturating_sub(first.cpu_charged_ns),
+        cpu_share: if capacity_ns > 0.0 { cpu_used_ns as f64 / capacity_ns } else { 0.0 },
+        memory_max_bytes: inside.iter().map(|sample| sample.memory_bytes).max().unwrap_or(0),
+        sent_bytes: last.sent_bytes.saturating_sub(first.sent_bytes),
+        received_bytes: last.received_bytes.saturating_sub(first.received_bytes),
+        sent_packets: last.sent_packets.saturating_sub(first.sent_packets),
+        received_packets: last.received_packets.saturating_sub(first.received_packets),
+        dropped_packets: last.dropped_packets.saturating_sub(first.dropped_packets),
+    }
+}
+
+/// A run with its raw samples and its journal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Run {
+    /// What people call it: its directory.
+    pub label: String,
+    /// The summary.
+    pub summary: RunSummary,
+    /// Metric to its raw samples, one part per node in the order of names.
+    pub samples: BTreeMap<String, Vec<Vec<u64>>>,
+    /// The nodes' samples over time, for plots.
+    pub node_samples: Vec<NodeSample>,
+}
+
+/// Why a directory is no run.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A file can't be read.
+    #[error("{run}: {file}: {source}")]
+    Read {
+        /// The run's label.
+        run: String,
+        /// The file in it.
+        file: String,
+        /// The failure.
+        source: io::Error,
+    },
+    /// The journal is broken.
+    #[error("{run}: {JOURNAL_FILE}: {source}")]
+    Journal {
+        /// The run's label.
+        run: String,
+        /// The failure.
+        source: JournalError,
+    },
+    /// Raw samples are broken.
+    #[error("{run}: {file}: {source}")]
+    Samples {
+        /// The run's label.
+        run: String,
+        /// The file in it.
+        file: String,
+        /// The failure.
+        source: MetricError,
+    },
+}
+
+/// Loads a run. `read_file` is given names within the run directory; the summary is made anew from the journal, so
+/// that an old run can be reported by a newer binary, and a killed run, which has no `run.json`, all the same.
+pub fn load_run(
+    label: &str,
+    budgets: &Budgets,
+    mut read_file: impl FnMut(&str) -> io::Result<Vec<u8>>,
+) -> Result<Run, LoadError> {
+    let mut get =
+        |file: &str| read_file(file).map_err(|source| LoadError::Read { run: label.into(), file: file.into(), source });
+    let journal =
+        read(get(JOURNAL_FILE)?.as_slice()).map_err(|source| LoadError::Journal { run: label.into(), source })?;
+    let summary = RunSummary::from_journal(&journal, budgets);
+    let mut samples = BTreeMap::new();
+    for metric in &summary.metrics {
+        let MetricData::Samples { files, .. } = &metric.data else { continue };
+        let mut parts = Vec::new();
+        for file in files.values() {
+            let part = from_sample_bytes(&get(file)?).map_err(|source| LoadError::Samples {
+                run: label.into(),
+                file: file.into(),
+                source,
+            })?;
+            parts.push(part);
+        }
+        samples.insert(metric.name.clone(), parts);
+    }
+    let node_samples = journal.records.into_iter().filter_map(|record| match record {
+        Record::Sample(sample) => Some(sample),
+        _ => None,
+    });
+    Ok(Run { label: label.into(), summary, samples, node_samples: node_samples.collect() })
+}

@@ -1,0 +1,209 @@
+//! Comparisons: grouping, errors, bars, and when there is no verdict. Golden files: UPDATE_EXPECT=1 rewrites them.
+
+use crate::common::{Made, load};
+use diecast_core_journal::{MetricData, Mode};
+use diecast_core_report::stats::{Bootstrap, Judged};
+use diecast_core_report::{Budgets, Comparison, LoadError, Overall, Run, RunSummary, html, text};
+use expect_test::expect_file;
+
+const BOOTSTRAP: Bootstrap = Bootstrap { seed: 1, resamples: 60 };
+
+/// Two blocks of three modes as `validate` makes them: diecast a little off, naive far off.
+fn blocks() -> Vec<Run> {
+    let diecast = |seed| Made { rate: 179.0, mean_ns: 2.1e6, ..Made::new(Mode::Diecast, seed) };
+    let naive = |seed| Made { rate: 140.0, mean_ns: 60e6, ..Made::new(Mode::Naive, seed) };
+    vec![
+        naive(5).run("naive-1"),
+        Made::new(Mode::Baseline, 1).run("baseline-1"),
+        diecast(2).run("diecast-1"),
+        Made { rate: 181.0, ..Made::new(Mode::Baseline, 3) }.run("baseline-2"),
+        diecast(4).run("diecast-2"),
+        naive(6).run("naive-2"),
+    ]
+}
+
+fn compare(runs: &[Run]) -> Comparison {
+    Comparison::new(runs, BOOTSTRAP).unwrap()
+}
+
+#[test]
+fn tables_are_golden() {
+    let runs = blocks();
+    expect_file!["golden/run.txt"].assert_eq(&text::run(&runs[2].summary, &Budgets::default()));
+    expect_file!["golden/compare.txt"].assert_eq(&text::comparison(&compare(&runs)));
+}
+
+#[test]
+fn an_untrustworthy_run_says_so_first() {
+    let mut run = Made { throttled_ns: 900_000_000, ..Made::new(Mode::Diecast, 1) }.run("x");
+    run.summary.fidelity.host_speed.clear();
+    run.summary.verdict = run.summary.fidelity.verdict(&Budgets::default());
+    expect_file!["golden/run-not-trustworthy.txt"].assert_eq(&text::run(&run.summary, &Budgets::default()));
+}
+
+#[test]
+fn the_first_baseline_is_the_reference_and_blocks_are_pooled() {
+    let comparison = compare(&blocks());
+    let names: Vec<&str> = comparison.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["baseline", "diecast", "naive"]);
+    assert_eq!(comparison.columns[0].runs, ["baseline-1", "baseline-2"]);
+    let rate = &comparison.rows[0];
+    assert_eq!((rate.cells[0].value, rate.cells[0].spread), (Some(180.5), Some(1.0 / 180.5)));
+    // The p50 is that of all 2000 samples, by an independent way: sort and count.
+    let mut all = [Made::new(Mode::Baseline, 1).latencies(), Made::new(Mode::Baseline, 3).latencies()].concat();
+    all.sort_unstable();
+    let p50 = comparison.rows.iter().find(|row| row.figure == "p50").unwrap();
+    assert_eq!(p50.cells[0].value, Some(all[999] as f64));
+    assert_eq!(comparison.overall, Overall::Pass);
+}
+
+#[test]
+fn naive_fails_its_bars_but_not_the_comparison() {
+    let comparison = compare(&blocks());
+    let judged =
+        |column: usize| -> Vec<Judged> { comparison.rows.iter().filter_map(|row| row.cells[column].judged).collect() };
+    assert_eq!(judged(1), [Judged::Pass; 3]);
+    assert_eq!(judged(2), [Judged::Fail; 3]);
+}
+
+#[test]
+fn a_wrong_diecast_fails() {
+    let mut runs = blocks();
+    runs[2] = Made { mean_ns: 30e6, ..Made::new(Mode::Diecast, 2) }.run("diecast-1");
+    runs[4] = Made { mean_ns: 30e6, ..Made::new(Mode::Diecast, 4) }.run("diecast-2");
+    let Overall::Fail { figures } = compare(&runs).overall else { panic!("passed") };
+    assert!(figures.contains(&"latency p50 (diecast)".to_owned()), "{figures:?}");
+}
+
+#[test]
+fn few_samples_are_inconclusive_not_passed() {
+    let few = |mode, seed| Made { samples: 30, mean_ns: 60e6, ..Made::new(mode, seed) }.run(&format!("{mode}"));
+    let Overall::Inconclusive { figures } = compare(&[few(Mode::Baseline, 1), few(Mode::Diecast, 2)]).overall else {
+        panic!("30 samples were enough")
+    };
+    assert!(figures.contains(&"latency p99 (diecast)".to_owned()), "{figures:?}");
+}
+
+fn no_verdict(runs: &[Run]) -> String {
+    match compare(runs).overall {
+        Overall::NoVerdict { reasons } => reasons.join("; "),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_host_that_changed_its_speed_allows_no_verdict() {
+    let mut runs = blocks();
+    for (slow, at_most) in [(418_000, true), (424_000, false)] {
+        for index in [2, 4] {
+            let made = Made { probe_ns: slow, rate: 179.0, mean_ns: 2.1e6, ..Made::new(Mode::Diecast, index as u64) };
+            runs[index] = made.run("diecast");
+        }
+        if at_most {
+            assert_eq!(compare(&runs).overall, Overall::Pass);
+        } else {
+            let why = "diecast: the host's speed differs by 6 % from the reference's, at most 5 % allows a verdict";
+            assert_eq!(no_verdict(&runs), why);
+        }
+    }
+    // Under naive it only takes naive's own verdict.
+    let mut runs = blocks();
+    runs[0] = Made { probe_ns: 800_000, ..Made::new(Mode::Naive, 5) }.run("naive-1");
+    runs.pop();
+    let comparison = compare(&runs);
+    assert_eq!(comparison.overall, Overall::Pass);
+    assert!(comparison.columns[2].no_verdict.is_some());
+}
+
+#[test]
+fn runs_that_do_not_compare_allow_no_verdict() {
+    type Change = fn(&mut RunSummary);
+    let changes: [(Change, &str); 4] = [
+        (|s| s.header.catalog_hash = "0".into(), "the runs are of different catalogs"),
+        (|s| s.verdict.trustworthy = false, "x is not trustworthy"),
+        (|s| s.outcome = None, "x was killed before its end"),
+        (|s| s.fidelity.host_speed.clear(), "the host's speed was not probed"),
+    ];
+    for (change, expected) in changes {
+        let mut runs = vec![Made::new(Mode::Baseline, 1).run("b"), Made::new(Mode::Diecast, 2).run("x")];
+        change(&mut runs[1].summary);
+        assert_eq!(no_verdict(&runs), format!("diecast: {expected}"));
+    }
+    let mut runs = blocks();
+    runs[3].summary.header.parameters.insert("rate".into(), "210/s".into());
+    assert_eq!(compare(&runs).columns.len(), 4, "other parameters are another column");
+    assert!(no_verdict(&runs).contains("its workload has other parameters"));
+    assert_eq!(no_verdict(&[Made::new(Mode::Baseline, 1).run("b")]), "no figure with a bar in a mode to judge");
+}
+
+#[test]
+fn without_a_baseline_native_is_the_reference() {
+    let runs = [Made::new(Mode::Diecast, 1).run("d"), Made::new(Mode::Native, 2).run("n")];
+    assert_eq!(compare(&runs).columns[0].name, "native");
+    let runs = [Made::new(Mode::Naive, 1).run("v"), Made::new(Mode::Diecast, 2).run("d")];
+    assert_eq!(compare(&runs).columns[0].name, "naive");
+}
+
+#[test]
+fn a_summary_survives_its_json() {
+    let summary = Made::new(Mode::Diecast, 1).run("x").summary;
+    let back: RunSummary = serde_json::from_str(&summary.to_json()).unwrap();
+    assert_eq!(back, summary);
+    assert_eq!((summary.v_measured_ns, summary.r_measured_ns), (20_000_000_000, 200_000_000_000));
+    // 30 % plus the wave's end: 20 s · 0.15 · 0.3 of CPU.
+    assert!((summary.nodes[1].cpu_share - 0.3).abs() < 0.01, "{}", summary.nodes[1].cpu_share);
+    let json: serde_json::Value = serde_json::from_str(&compare(&blocks()).to_json()).unwrap();
+    assert_eq!(json["overall"]["overall"], "pass");
+    assert_eq!(json["rows"][0]["metric"], "throughput");
+}
+
+#[test]
+fn a_killed_run_loads_and_is_not_trustworthy() {
+    let mut directory = Made::new(Mode::Diecast, 1).directory();
+    let journal = directory.get_mut("journal.jsonl").unwrap();
+    journal.truncate(journal.len() - 30);
+    let run = load("x", &directory).unwrap();
+    assert_eq!(run.summary.outcome, None);
+    assert!(!run.summary.verdict.trustworthy);
+    assert!(text::run(&run.summary, &Budgets::default()).starts_with("KILLED"));
+}
+
+#[test]
+fn a_missing_or_broken_file_is_named() {
+    let directory = Made::new(Mode::Diecast, 1).directory();
+    let mut without = directory.clone();
+    without.remove("samples/latency.load-1.bin");
+    let error = load("runs/a", &without).unwrap_err();
+    assert_eq!(error.to_string(), "runs/a: samples/latency.load-1.bin: no such file");
+    let mut broken = directory.clone();
+    broken.get_mut("samples/latency.load-1.bin").unwrap().pop();
+    assert!(matches!(load("a", &broken), Err(LoadError::Samples { .. })));
+    let mut broken = directory;
+    broken.insert("journal.jsonl".into(), b"{}\n".to_vec());
+    assert!(matches!(load("a", &broken), Err(LoadError::Journal { .. })));
+}
+
+#[test]
+fn the_page_is_self_contained_and_escaped() {
+    let mut runs = blocks();
+    runs[0].label = "<script>alert(1)</script>".into();
+    let page = html::comparison(&compare(&runs), &runs);
+    assert!(!page.contains("<script"), "a label got through");
+    for outside in ["http://", "https://", "src=", "url(", "@import"] {
+        let page = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!page.contains(outside), "{outside} in the page");
+    }
+    // Errors, one distribution, CPU of three modes.
+    assert_eq!(page.matches("<svg").count(), 5);
+    assert!(page.contains("PASS: every figure"));
+}
+
+#[test]
+fn a_metric_that_a_run_lacks_leaves_a_gap_not_a_zero() {
+    let mut runs = vec![Made::new(Mode::Baseline, 1).run("b"), Made::new(Mode::Diecast, 2).run("d")];
+    runs[1].summary.metrics.retain(|metric| matches!(metric.data, MetricData::Samples { .. }));
+    let comparison = compare(&runs);
+    assert_eq!(comparison.rows[0].cells[1], Default::default());
+    text::comparison(&comparison);
+    html::comparison(&comparison, &runs);
+}

@@ -1,0 +1,141 @@
+//! When is a run trustworthy, and what is advised.
+
+use crate::common::{self, Made, example, lateness};
+use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, Record};
+use diecast_core_report::{Budgets, Fidelity};
+use diecast_core_vtime::{Tdf, VirtNs};
+
+fn verdict(fidelity: &Fidelity) -> (Vec<String>, Option<u32>) {
+    let verdict = fidelity.verdict(&Budgets::default());
+    assert_eq!(verdict.trustworthy, verdict.reasons.is_empty());
+    (verdict.reasons.into_iter().map(|reason| reason.what).collect(), verdict.advised_tdf.map(Tdf::num))
+}
+
+fn finding(kind: FindingKind) -> Record {
+    let Record::Finding(finding) = example("finding") else { panic!() };
+    Record::Finding(Finding { kind, ..finding })
+}
+
+#[test]
+fn a_healthy_run_of_each_mode_is_trustworthy() {
+    for mode in [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive] {
+        assert_eq!(verdict(&Made::new(mode, 1).fidelity(vec![])), (vec![], None), "{mode}");
+    }
+}
+
+#[test]
+fn findings_count_only_where_an_envelope_is_prescribed() {
+    for kind in [
+        FindingKind::ProcessOutsideFrame,
+        FindingKind::ThreadWithoutMeter,
+        FindingKind::ClampedLedger,
+        FindingKind::LostKick,
+    ] {
+        for (mode, reasons) in [(Mode::Baseline, 1), (Mode::Diecast, 1), (Mode::Native, 0), (Mode::Naive, 0)] {
+            let fidelity = Made::new(mode, 1).fidelity(vec![finding(kind)]);
+            assert_eq!(verdict(&fidelity).0.len(), reasons, "{kind:?} in {mode}");
+        }
+    }
+    for mode in [Mode::Native, Mode::Diecast] {
+        let fidelity = Made::new(mode, 1).fidelity(vec![finding(FindingKind::ProgramDied)]);
+        assert_eq!(verdict(&fidelity).0, ["programs that died"]);
+        let fidelity = Made::new(mode, 1).fidelity(vec![finding(FindingKind::Warning)]);
+        assert_eq!(verdict(&fidelity).0, [""; 0]);
+    }
+}
+
+#[test]
+fn the_advised_tdf_follows_the_worst_lateness() {
+    // p99 240 µs against 100 µs: 10 · 2.4 · 1.25 = 30; the ledger's 600 µs against 500 µs asks for 15 only.
+    let late = vec![
+        lateness(LatenessSource::Emulator, None, 240_000, 300_000),
+        lateness(LatenessSource::Ledger, Some("db-1"), 600_000, 700_000),
+    ];
+    let (reasons, tdf) = verdict(&Made::new(Mode::Diecast, 1).fidelity(late.clone()));
+    assert_eq!(reasons, ["ledger lateness p99 (db-1)", "emulator lateness p99"]);
+    assert_eq!(tdf, Some(30));
+    // A baseline has no TDF to raise.
+    assert_eq!(verdict(&Made::new(Mode::Baseline, 1).fidelity(late)).1, None);
+}
+
+#[test]
+fn the_advice_keeps_the_budget_it_is_made_for() {
+    // The property behind the formula: host lateness is real time, so at the advised TDF its virtual length fits.
+    for late_ns in [100_001, 130_000, 999_999, 5_000_000] {
+        let made = Made::new(Mode::Diecast, 1);
+        let fidelity = made.fidelity(vec![lateness(LatenessSource::Emulator, None, late_ns, late_ns)]);
+        let tdf = u64::from(verdict(&fidelity).1.unwrap());
+        assert!(late_ns * 10 / tdf <= Budgets::default().emulator_p99_ns, "{late_ns} at {tdf}");
+        assert!(tdf > 10);
+    }
+}
+
+#[test]
+fn beyond_a_tdf_of_1000_there_is_no_advice() {
+    let made = Made::new(Mode::Diecast, 1);
+    let fidelity = made.fidelity(vec![lateness(LatenessSource::Emulator, None, 80_000_000, 80_000_000)]);
+    let verdict = fidelity.verdict(&Budgets::default());
+    assert_eq!(verdict.advised_tdf, None);
+    assert!(verdict.reasons.iter().all(|reason| reason.advice.starts_with("no TDF up to 1000 would do")));
+}
+
+#[test]
+fn one_window_outside_conservation_is_enough() {
+    let window = |charged_ns| {
+        let v_ns = VirtNs(110_000_000_000);
+        Record::Conservation(Conservation {
+            node: "app-1".into(),
+            v_ns,
+            charged_ns,
+            escaped_ns: 0,
+            used_ns: 20_300_000,
+            meter_cost_ns: 300_000,
+        })
+    };
+    let made = Made::new(Mode::Diecast, 1);
+    assert_eq!(verdict(&made.fidelity(vec![window(19_800_000)])).0, [""; 0]);
+    let (reasons, tdf) = verdict(&made.fidelity(vec![window(19_799_999)]));
+    assert_eq!(reasons, ["conservation error, worst window (app-1)"]);
+    assert_eq!(tdf, None, "no TDF mends a wrong charge");
+    assert_eq!(verdict(&made.fidelity(vec![window(20_200_001)])).0.len(), 1, "too much is as wrong as too little");
+}
+
+#[test]
+fn throttling_is_lateness_except_in_naive() {
+    let throttled = |mode| verdict(&Made { throttled_ns: 900_000_000, ..Made::new(mode, 1) }.fidelity(vec![]));
+    // Asked to shed load, the advice is twice the TDF.
+    assert_eq!(throttled(Mode::Diecast), (vec!["time throttled by the ceiling (load-1)".into()], Some(20)));
+    assert_eq!(throttled(Mode::Baseline).0.len(), 1);
+    assert_eq!(throttled(Mode::Naive).0, [""; 0]);
+}
+
+#[test]
+fn escaped_cpu_beyond_two_percent_is_named() {
+    let mut records = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+    records.conservation[0].escaped_ns = records.conservation[0].used_ns / 40;
+    assert_eq!(verdict(&records).0, ["CPU time that no meter caught (app-1)"]);
+}
+
+#[test]
+fn a_silent_monitor_is_no_good_news() {
+    let without = |drop: fn(&Record) -> bool, mode| {
+        let made = Made::new(mode, 1);
+        let records: Vec<Record> = made.records().into_iter().filter(|record| !drop(record)).collect();
+        let Ok(run) = common::load("x", &made.directory()) else { panic!() };
+        verdict(&Fidelity::from_records(&run.summary.header, &records)).0
+    };
+    let emulator = |record: &Record| matches!(record, Record::Lateness(l) if l.source == LatenessSource::Emulator);
+    let ledger = |record: &Record| matches!(record, Record::Lateness(l) if l.source == LatenessSource::Ledger);
+    assert_eq!(without(emulator, Mode::Naive), ["emulator lateness"]);
+    assert_eq!(without(ledger, Mode::Diecast), ["ledger lateness"]);
+    assert_eq!(without(|record| matches!(record, Record::HostSpeed(_)), Mode::Native), ["host speed"]);
+    let windows = without(|record| matches!(record, Record::Conservation(_)), Mode::Diecast);
+    assert_eq!(windows, ["conservation of app-1", "conservation of load-1"]);
+}
+
+#[test]
+fn a_wavering_host_is_named() {
+    let mut fidelity = Made::new(Mode::Native, 1).fidelity(vec![]);
+    fidelity.host_speed[1].probe_ns = [400_000, 400_000, 400_000, 900_000].repeat(5);
+    assert_eq!(verdict(&fidelity).0, ["host speed spread (core 1)"]);
+}
