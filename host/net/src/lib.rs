@@ -1,1 +1,28 @@
-//! See ARCHITECTURE.md.
+//! The network of a lab on this host: namespaces, TAP devices, sysctls, and the emulator thread between them.
+//!
+//! `core/net` decides when a packet leaves; this crate moves it.
+//! * [`create_netns`] makes a namespace that lives as long as its descriptor.
+//! * [`prepare_node`] sets its sysctls for a TDF, makes the node's TAP device and gives it its addresses.
+//! * [`Emulator`] holds all TAP descriptors in one real-time thread.
+//!
+//! All unsafe code of this crate is in `sys`.
+
+mod clock;
+mod emulator;
+mod error;
+mod netlink;
+mod netns;
+mod priority;
+mod stats;
+mod sys;
+mod sysctl;
+mod tap;
+
+pub use clock::{FrameClock, SharedFrame, monotonic_now};
+pub use emulator::{Emulator, EmulatorConfig};
+pub use error::HostNetError;
+pub use netns::{create_netns, in_netns};
+pub use priority::Scheduling;
+pub use stats::{EmulatorStats, LatenessSummary};
+pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
+pub use tap::{LinkCounters, NODE_DEVICE, PreparedNode, create_tap, link_counters, prepare_node};

@@ -1,0 +1,397 @@
+//! The thread that moves packets between TAP devices when the model says so.
+//!
+//! One turn: deliver what is due, wait for a frame or the next deadline, read a few frames from each ready TAP.
+//! A frame's time is read right after the frame; everything later happens in virtual time, so a late turn delays
+//! deliveries (which is lateness, measured) but never shifts the schedule.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use diecast_core_net::{ETHERNET_HEADER_BYTES, NetSpec, Network, NodeIx};
+use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtSpan};
+use hdrhistogram::Histogram;
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::thread::CpuSet;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::{FrameClock, monotonic_now};
+use crate::error::HostNetError;
+use crate::priority::{Scheduling, become_fifo};
+use crate::stats::{EmulatorStats, lateness_histogram};
+use crate::sys;
+
+const THREAD: &str = "diecast-net";
+/// Epoll tag of the eventfd; TAPs use their node's index.
+const WAKE: u64 = u64::MAX;
+/// Frames read from one TAP before the next has its turn.
+const READ_BATCH: usize = 16;
+/// Deliveries before TAPs are looked at again.
+const DELIVER_BATCH: usize = 64;
+/// The thread may be busy for `SHARE_NS` in each `WINDOW_NS`; then it pauses until the window ends. 80 % of 10 ms:
+/// a pause is at most 2 ms long, and an overloaded emulator leaves a fifth of its core to the rest of the machine.
+const WINDOW_NS: u64 = 10_000_000;
+const SHARE_NS: u64 = 8_000_000;
+/// Room behind the largest legal frame, so that a longer one is seen to be longer.
+const OVERSIZE_ROOM: usize = 64;
+
+/// What an emulator needs.
+pub struct EmulatorConfig {
+    /// The network.
+    pub spec: NetSpec,
+    /// The emulator's end of each node's NIC, in the order of the spec, non-blocking.
+    pub taps: Vec<OwnedFd>,
+    /// The lab's frame.
+    pub clock: Arc<dyn FrameClock>,
+    /// SCHED_FIFO priority, 1 to 99; `None` stays at normal priority.
+    pub priority: Option<u8>,
+    /// The core to stay on.
+    pub cpu: Option<usize>,
+}
+
+enum Command {
+    Stats(Sender<EmulatorStats>),
+    Stop(Sender<EmulatorStats>),
+}
+
+/// A running emulator. Dropping it stops the thread.
+#[derive(Debug)]
+pub struct Emulator {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    thread_id: i32,
+}
+
+impl Emulator {
+    /// Starts the thread. Returns when it has its priority and watches every TAP.
+    pub fn start(config: EmulatorConfig) -> Result<Emulator, HostNetError> {
+        if config.taps.len() != config.spec.nodes.len() {
+            return Err(HostNetError::Taps { nodes: config.spec.nodes.len(), taps: config.taps.len() });
+        }
+        let net = Network::new(&config.spec)?;
+        let failed = |action| move |e: Errno| HostNetError::Emulator { action, error: io::Error::from(e) };
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed("make an eventfd"))?;
+        let wake = Arc::new(wake);
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
+        let watch = |fd: &OwnedFd, tag| epoll::add(&epoll, fd, epoll::EventData::new_u64(tag), epoll::EventFlags::IN);
+        watch(&wake, WAKE).map_err(failed("watch its eventfd"))?;
+        for (node, tap) in config.taps.iter().enumerate() {
+            watch(tap, node as u64).map_err(failed("watch a TAP device"))?;
+        }
+        let (commands, inbox) = channel();
+        let (ready, started) = channel();
+        let nodes = config.taps.len();
+        let mut runner = Runner {
+            net,
+            taps: config.taps.into_iter().map(Some).collect(),
+            clock: config.clock,
+            epoll,
+            wake: wake.clone(),
+            inbox,
+            frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM,
+            share: Share { window: monotonic_now(), busy_ns: 0 },
+            tally: Tally::new(nodes),
+        };
+        let (priority, cpu) = (config.priority, config.cpu);
+        let thread = thread::Builder::new()
+            .name(THREAD.to_owned())
+            .spawn(move || {
+                runner.tally.scheduling = settle(priority, cpu);
+                // The starter waits for this, so it can't be gone.
+                let _ = ready.send(rustix::thread::gettid().as_raw_pid());
+                runner.run();
+            })
+            .map_err(|error| HostNetError::Thread { name: THREAD, error })?;
+        let thread_id = started.recv().map_err(|_| HostNetError::Ended)?;
+        Ok(Emulator { commands, wake, thread: Some(thread), thread_id })
+    }
+
+    /// Kernel id of the thread, for accounting of host CPU.
+    pub fn thread_id(&self) -> i32 {
+        self.thread_id
+    }
+
+    /// Makes the thread look at the clock again, after a pause, resume or change of the TDF.
+    pub fn kick(&self) {
+        // The only failure is a counter near 2^64, and then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// A snapshot.
+    pub fn stats(&self) -> Result<EmulatorStats, HostNetError> {
+        self.ask(Command::Stats)
+    }
+
+    /// Ends the thread, closes the TAPs and returns the last snapshot. Packets on their way are gone.
+    pub fn stop(mut self) -> Result<EmulatorStats, HostNetError> {
+        let last = self.ask(Command::Stop)?;
+        if let Some(thread) = self.thread.take() {
+            thread.join().map_err(|_| HostNetError::Panicked)?;
+        }
+        Ok(last)
+    }
+
+    fn ask(&self, command: impl FnOnce(Sender<EmulatorStats>) -> Command) -> Result<EmulatorStats, HostNetError> {
+        let (reply, answer) = channel();
+        self.commands.send(command(reply)).map_err(|_| HostNetError::Ended)?;
+        self.kick();
+        answer.recv().map_err(|_| HostNetError::Ended)
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        let (reply, _) = channel();
+        // A thread that has ended does not take the command, and is joined all the same.
+        let _ = self.commands.send(Command::Stop(reply));
+        self.kick();
+        let _ = thread.join();
+    }
+}
+
+/// Prepares the calling thread: no signals, no timer slack, its core, its priority.
+fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
+    sys::block_signals();
+    // Real-time threads have no slack; this is for the fallback, and a refusal only costs lateness, which is measured.
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+    let mut pinned = Ok(());
+    if let Some(cpu) = cpu {
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        pinned = rustix::thread::sched_setaffinity(None, &set);
+    }
+    match (pinned, priority) {
+        (Err(e), _) => Scheduling::Normal { reason: format!("can't stay on core {}: {e}", cpu.unwrap_or_default()) },
+        (Ok(()), Some(p)) => become_fifo(p),
+        (Ok(()), None) => Scheduling::Normal { reason: "not asked for".to_owned() },
+    }
+}
+
+/// Counts of the thread.
+struct Tally {
+    receive_work: Vec<RealSpan>,
+    packets_read: u64,
+    packets_written: u64,
+    write_errors: u64,
+    taps_lost: u64,
+    lateness_ns: Histogram<u64>,
+    wakeups: u64,
+    yields: u64,
+    yielded: RealSpan,
+    scheduling: Scheduling,
+}
+
+impl Tally {
+    fn new(nodes: usize) -> Tally {
+        Tally {
+            receive_work: vec![RealSpan(0); nodes],
+            packets_read: 0,
+            packets_written: 0,
+            write_errors: 0,
+            taps_lost: 0,
+            lateness_ns: lateness_histogram(),
+            wakeups: 0,
+            yields: 0,
+            yielded: RealSpan(0),
+            scheduling: Scheduling::Normal { reason: "not started".to_owned() },
+        }
+    }
+}
+
+/// How much of the present window the thread was busy.
+struct Share {
+    window: RealNs,
+    busy_ns: u64,
+}
+
+impl Share {
+    /// Books a busy stretch; returns how long to pause when the share is used up.
+    fn book(&mut self, busy: RealSpan, now: RealNs) -> Option<RealSpan> {
+        if now.since(self.window).0 >= WINDOW_NS {
+            *self = Share { window: now, busy_ns: 0 };
+            return None;
+        }
+        self.busy_ns += busy.0;
+        (self.busy_ns > SHARE_NS).then(|| self.window.plus(RealSpan(WINDOW_NS)).since(now))
+    }
+}
+
+struct Runner {
+    net: Network,
+    /// `None` when the device has gone.
+    taps: Vec<Option<OwnedFd>>,
+    clock: Arc<dyn FrameClock>,
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    inbox: Receiver<Command>,
+    frame_room: usize,
+    share: Share,
+    tally: Tally,
+}
+
+impl Runner {
+    fn run(&mut self) {
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.taps.len() + 1);
+        let mut first = 0;
+        let mut awake_since = monotonic_now();
+        loop {
+            let more = self.deliver();
+            let now = monotonic_now();
+            if let Some(pause) = self.share.book(now.since(awake_since), now) {
+                thread::sleep(Duration::from_nanos(pause.0));
+                self.tally.yields += 1;
+                self.tally.yielded.0 += pause.0;
+            }
+            let timeout = if more { Some(Timespec::default()) } else { self.timeout() };
+            events.clear();
+            let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
+            awake_since = monotonic_now();
+            self.tally.wakeups += 1;
+            match waited {
+                Ok(_) | Err(Errno::INTR) => {}
+                // No other error is possible with valid arguments; ending here makes every later call report it.
+                Err(_) => return,
+            }
+            // Another TAP comes first in each turn.
+            first = (first + 1) % events.len().max(1);
+            for i in 0..events.len() {
+                let tag = events[(i + first) % events.len()].data.u64();
+                if tag == WAKE {
+                    if self.obey().is_break() {
+                        return;
+                    }
+                } else {
+                    self.read_batch(tag as usize);
+                    self.deliver();
+                }
+            }
+        }
+    }
+
+    /// How long to wait: until the next deadline, for ever when there is none or time stands still.
+    fn timeout(&self) -> Option<Timespec> {
+        let at = self.clock.r_of(self.net.next_due()?);
+        if at == RealNs::NEVER {
+            return None;
+        }
+        let ns = at.since(monotonic_now()).0;
+        Some(Timespec { tv_sec: (ns / NS_PER_S) as _, tv_nsec: (ns % NS_PER_S) as _ })
+    }
+
+    /// Writes what is due, at most a batch; true when there may be more.
+    fn deliver(&mut self) -> bool {
+        let mut now = monotonic_now();
+        for _ in 0..DELIVER_BATCH {
+            let Some(delivery) = self.net.pop_due(self.clock.v_of(now)) else { return false };
+            let late = now.since(self.clock.r_of(delivery.due));
+            self.tally.lateness_ns.saturating_record(late.0.max(1));
+            let written = match &self.taps[delivery.to.at()] {
+                Some(tap) => rustix::io::write(tap, &delivery.frame).is_ok(),
+                None => false,
+            };
+            if written {
+                self.tally.packets_written += 1
+            } else {
+                self.tally.write_errors += 1
+            }
+            self.net.recycle(delivery.frame);
+            let after = monotonic_now();
+            self.tally.receive_work[delivery.to.at()].0 += after.since(now).0;
+            now = after;
+        }
+        true
+    }
+
+    fn read_batch(&mut self, node: usize) {
+        for _ in 0..READ_BATCH {
+            let Some(tap) = self.taps[node].as_ref() else { return };
+            let mut frame = self.net.buffer();
+            frame.reserve(self.frame_room);
+            match rustix::io::read(tap, spare_capacity(&mut frame)) {
+                Ok(_) => {
+                    self.tally.packets_read += 1;
+                    let v = self.clock.v_of(monotonic_now());
+                    // The CPU that the sender has not been charged for yet comes with debt at egress (tc-BPF).
+                    self.net.ingress(v, NodeIx(node as u32), frame, VirtSpan(0));
+                }
+                Err(e) => {
+                    self.net.recycle(frame);
+                    if !matches!(e, Errno::AGAIN | Errno::INTR) {
+                        self.lose(node);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The device has gone with its namespace.
+    fn lose(&mut self, node: usize) {
+        if let Some(tap) = self.taps[node].take() {
+            // Closing removes it from the set too; this keeps a duplicate of the descriptor from staying watched.
+            let _ = epoll::delete(&self.epoll, tap.as_fd());
+            self.tally.taps_lost += 1;
+        }
+    }
+
+    fn obey(&mut self) -> std::ops::ControlFlow<()> {
+        let mut count = [0; 8];
+        // Empties the counter; nothing to do when it was empty already.
+        let _ = rustix::io::read(&*self.wake, &mut count);
+        while let Ok(command) = self.inbox.try_recv() {
+            let (reply, stop) = match command {
+                Command::Stats(reply) => (reply, false),
+                Command::Stop(reply) => (reply, true),
+            };
+            // Whoever asked may have gone away.
+            let _ = reply.send(self.snapshot());
+            if stop {
+                return std::ops::ControlFlow::Break(());
+            }
+        }
+        std::ops::ControlFlow::Continue(())
+    }
+
+    fn snapshot(&self) -> EmulatorStats {
+        let cpu = clock_gettime(ClockId::ThreadCPUTime);
+        let t = &self.tally;
+        EmulatorStats {
+            at: monotonic_now(),
+            pipes: self.net.pipe_counters(),
+            nodes: self.net.node_counters(),
+            receive_work: t.receive_work.clone(),
+            in_flight: self.net.in_flight(),
+            packets_read: t.packets_read,
+            packets_written: t.packets_written,
+            write_errors: t.write_errors,
+            taps_lost: t.taps_lost,
+            lateness_ns: t.lateness_ns.clone(),
+            cpu: RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64),
+            wakeups: t.wakeups,
+            yields: t.yields,
+            yielded: t.yielded,
+            scheduling: t.scheduling.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_up_share_pauses_until_the_window_ends() {
+        let mut share = Share { window: RealNs(0), busy_ns: 0 };
+        assert_eq!(share.book(RealSpan(7_000_000), RealNs(7_000_000)), None);
+        assert_eq!(share.book(RealSpan(1_500_000), RealNs(8_500_000)), Some(RealSpan(1_500_000)));
+        assert_eq!(share.book(RealSpan(100), RealNs(10_000_100)), None, "a new window");
+        assert_eq!(share.book(RealSpan(7_900_000), RealNs(17_900_100)), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! What the emulator tells about itself.
+
+use diecast_core_net::{NodeCounters, PipeCounters};
+use diecast_core_vtime::{RealNs, RealSpan};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::priority::Scheduling;
+
+/// Longest lateness that is told apart, ns; later ones count as this.
+const LATENESS_NS_MAX: u64 = 60_000_000_000;
+
+/// A snapshot. Everything counts from the emulator's start; take two and subtract for a window.
+#[derive(Clone, Debug)]
+pub struct EmulatorStats {
+    /// When it was taken.
+    pub at: RealNs,
+    /// By pipe, in the order of the spec.
+    pub pipes: Vec<PipeCounters>,
+    /// By node, in the order of the spec.
+    pub nodes: Vec<NodeCounters>,
+    /// By node: real time that writes to its TAP took. The receiver's protocol stack runs inside them.
+    pub receive_work: Vec<RealSpan>,
+    /// Packets on their way.
+    pub in_flight: usize,
+    /// Frames read from TAP devices.
+    pub packets_read: u64,
+    /// Frames written to TAP devices.
+    pub packets_written: u64,
+    /// Frames that a TAP device refused, for example because the node's NIC was down.
+    pub write_errors: u64,
+    /// TAP devices that went away while the emulator ran.
+    pub taps_lost: u64,
+    /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits.
+    pub lateness_ns: Histogram<u64>,
+    /// CPU time of the emulator thread.
+    pub cpu: RealSpan,
+    /// Times the thread woke up.
+    pub wakeups: u64,
+    /// Times it paused because it had used its share of the core.
+    pub yields: u64,
+    /// Length of these pauses.
+    pub yielded: RealSpan,
+    /// Its priority.
+    pub scheduling: Scheduling,
+}
+
+/// Lateness in a few numbers, real ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct LatenessSummary {
+    /// Deliveries.
+    pub count: u64,
+    /// Median.
+    pub p50_ns: u64,
+    /// 99th percentile.
+    pub p99_ns: u64,
+    /// 99.9th percentile.
+    pub p999_ns: u64,
+    /// Largest.
+    pub max_ns: u64,
+}
+
+impl EmulatorStats {
+    /// Lateness of all deliveries.
+    pub fn lateness(&self) -> LatenessSummary {
+        summary(&self.lateness_ns)
+    }
+
+    /// Lateness of the deliveries after `earlier`, a snapshot of the same emulator.
+    pub fn lateness_since(&self, earlier: &EmulatorStats) -> LatenessSummary {
+        let mut window = self.lateness_ns.clone();
+        // Snapshots of one emulator have the same buckets, so only a later snapshot given as the earlier one fails.
+        if window.subtract(&earlier.lateness_ns).is_err() {
+            window.reset();
+        }
+        summary(&window)
+    }
+}
+
+fn summary(h: &Histogram<u64>) -> LatenessSummary {
+    LatenessSummary {
+        count: h.len(),
+        p50_ns: h.value_at_quantile(0.5),
+        p99_ns: h.value_at_quantile(0.99),
+        p999_ns: h.value_at_quantile(0.999),
+        max_ns: h.max(),
+    }
+}
+
+/// An empty histogram of lateness, about 25 kB.
+pub(crate) fn lateness_histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENESS_NS_MAX, 2).expect("bounds of 1 and 60 s with two digits are valid")
+}

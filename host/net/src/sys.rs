@@ -1,0 +1,62 @@
+//! The unsafe calls of this crate, each behind a safe function.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `struct ifreq` as TUNSETIFF reads it.
+#[repr(C)]
+struct IfReq {
+    name: [u8; libc::IFNAMSIZ],
+    flags: i16,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Makes `tun`, an open /dev/net/tun, the TAP device `name` of the caller's network namespace: no packet
+/// information, no virtio header.
+pub(crate) fn tap_attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], flags, rest: [0; 22] };
+    request.name[..bytes.len()].copy_from_slice(bytes);
+    // SAFETY: TUNSETIFF reads and writes one ifreq; `request` has that size (asserted above) and outlives the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF as libc::Ioctl, &raw mut request) })
+}
+
+/// Switches every offload off: frames read are at most MTU-sized and carry valid checksums.
+pub(crate) fn tap_no_offload(tun: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, 0 as libc::c_ulong) })
+}
+
+/// Moves the calling thread into a new network namespace. Call it on a thread of its own.
+pub(crate) fn unshare_net() -> io::Result<()> {
+    // SAFETY: CLONE_NEWNET changes nothing but the calling thread's network namespace; no memory, file
+    // descriptor or signal state is unshared.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })
+}
+
+/// SCHED_FIFO for the calling thread; threads it starts begin at normal priority.
+pub(crate) fn set_fifo(priority: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: priority };
+    // SAFETY: pid 0 is the calling thread, `param` is a valid sched_param that outlives the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param) })
+}
+
+/// Blocks every signal in the calling thread, so that the process's handlers run elsewhere.
+pub(crate) fn block_signals() {
+    // SAFETY: sigfillset initialises the set before pthread_sigmask reads it; a null old set is allowed.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}

@@ -1,0 +1,158 @@
+//! A node's NIC: a TAP device inside its namespace, the other end held by the emulator.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use diecast_core_net::{NodeSpec, Subnet};
+use diecast_core_vtime::Tdf;
+use rustix::fs::{Mode, OFlags};
+use serde::Serialize;
+
+use crate::error::HostNetError;
+use crate::netlink::RouteSocket;
+use crate::netns::in_netns;
+use crate::sys;
+use crate::sysctl::{self, SysctlRow};
+
+/// Name of the NIC in every node.
+pub const NODE_DEVICE: &str = "eth0";
+/// The loopback device is the first of every namespace.
+const LOOPBACK_INDEX: u32 = 1;
+/// Frames that may wait for the emulator to read them. TUN drops what finds this ring full, before any pipe could
+/// count it, so it is larger than any burst that a node sends while the emulator is late.
+const TAP_QUEUE_PACKETS: u32 = 8192;
+
+/// A namespace that is ready for a node.
+#[derive(Debug)]
+pub struct PreparedNode {
+    /// The emulator's end of the NIC, non-blocking.
+    pub tap: OwnedFd,
+    /// What became of every sysctl, namespace first, then device.
+    pub sysctls: Vec<SysctlRow>,
+}
+
+/// Everything a fresh namespace needs before the node's first process: sysctls, loopback, NIC, addresses.
+pub fn prepare_node(
+    netns: BorrowedFd<'_>,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+    tdf: Tdf,
+) -> Result<PreparedNode, HostNetError> {
+    in_netns(netns, || {
+        let mut sysctls = sysctl::set_namespace_here(tdf);
+        let tap = open_tap(NODE_DEVICE)?;
+        sysctls.extend(sysctl::set_device_here(NODE_DEVICE, tdf));
+        configure(NODE_DEVICE, node, subnet, mtu)?;
+        Ok(PreparedNode { tap, sysctls })
+    })?
+}
+
+/// Makes a TAP device with MAC, addresses and MTU in the namespace, up, with loopback up; sets no sysctl.
+pub fn create_tap(
+    netns: BorrowedFd<'_>,
+    device: &str,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+) -> Result<OwnedFd, HostNetError> {
+    in_netns(netns, || {
+        let tap = open_tap(device)?;
+        configure(device, node, subnet, mtu)?;
+        Ok(tap)
+    })?
+}
+
+fn open_tap(device: &str) -> Result<OwnedFd, HostNetError> {
+    let failed =
+        |action: &'static str| move |error: io::Error| HostNetError::Tap { action, device: device.to_owned(), error };
+    // A TAP belongs to the namespace in which /dev/net/tun was opened.
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let tun = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
+        .map_err(|e| failed("open /dev/net/tun for")(io::Error::from(e)))?;
+    sys::tap_attach(tun.as_fd(), device).map_err(failed("create"))?;
+    sys::tap_no_offload(tun.as_fd()).map_err(failed("switch offloads off on"))?;
+    Ok(tun)
+}
+
+fn configure(device: &str, node: &NodeSpec, subnet: &Subnet, mtu: u32) -> Result<(), HostNetError> {
+    let failed = |action: &str| {
+        let action = format!("{action} of node '{}'", node.name);
+        move |error: io::Error| HostNetError::Netlink { action, error }
+    };
+    let index = index_of(device).map_err(failed("find the NIC"))?;
+    let mut route = RouteSocket::open().map_err(failed("open a routing socket in the namespace"))?;
+    route.link_up(LOOPBACK_INDEX).map_err(failed("switch on the loopback device"))?;
+    route.set_link(index, node.mac.0, mtu, TAP_QUEUE_PACKETS).map_err(failed("set MAC and MTU"))?;
+    route.link_up(index).map_err(failed("switch on the NIC"))?;
+    route.add_address(index, IpAddr::V4(node.ipv4), subnet.ipv4_prefix).map_err(failed("add the IPv4 address"))?;
+    if sysctl::has_ipv6() {
+        route.add_address(index, IpAddr::V6(node.ipv6), subnet.ipv6_prefix).map_err(failed("add the IPv6 address"))?;
+    }
+    Ok(())
+}
+
+/// Index of an interface of the calling thread's namespace.
+fn index_of(device: &str) -> io::Result<u32> {
+    let socket = rustix::net::socket_with(
+        rustix::net::AddressFamily::INET,
+        rustix::net::SocketType::DGRAM,
+        rustix::net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    Ok(rustix::net::netdevice::name_to_index(&socket, device)?)
+}
+
+/// What the kernel counts at a device, seen from the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct LinkCounters {
+    /// Frames delivered to the node.
+    pub received_packets: u64,
+    /// Frames that the node's stack refused.
+    pub received_dropped: u64,
+    /// Frames that the node sent.
+    pub sent_packets: u64,
+    /// Frames that never reached the emulator because it did not read in time: every one is an error of the run.
+    pub sent_dropped: u64,
+}
+
+/// Reads the kernel's counters of `device` in the namespace.
+pub fn link_counters(netns: BorrowedFd<'_>, device: &str) -> Result<LinkCounters, HostNetError> {
+    const PATH: &str = "/proc/thread-self/net/dev";
+    let text = in_netns(netns, || fs::read_to_string(PATH))?
+        .map_err(|error| HostNetError::Read { path: PATH.to_owned(), error })?;
+    parse_counters(&text, device).ok_or_else(|| HostNetError::Read {
+        path: PATH.to_owned(),
+        error: io::Error::new(io::ErrorKind::NotFound, format!("no device '{device}'")),
+    })
+}
+
+/// One line per device: name, eight receive columns (bytes, packets, errs, drop, ...), eight transmit columns.
+fn parse_counters(text: &str, device: &str) -> Option<LinkCounters> {
+    let line = text.lines().find_map(|l| l.trim_start().strip_prefix(device)?.strip_prefix(':'))?;
+    let column: Vec<u64> = line.split_whitespace().map_while(|w| w.parse().ok()).collect();
+    Some(LinkCounters {
+        received_packets: *column.get(1)?,
+        received_dropped: *column.get(3)?,
+        sent_packets: *column.get(9)?,
+        sent_dropped: *column.get(11)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_found_by_whole_device_name() {
+        let text = "Inter-|   Receive                                                |  Transmit\n \
+                    face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n\
+                    eth01: 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9 9\n  \
+                    eth0: 1 2 3 4 5 6 7 8 11 12 13 14 15 16 17 18\n";
+        let want = LinkCounters { received_packets: 2, received_dropped: 4, sent_packets: 12, sent_dropped: 14 };
+        assert_eq!(parse_counters(text, "eth0"), Some(want));
+        assert_eq!(parse_counters(text, "eth1"), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! Two or more namespaces, their TAPs and an emulator, for tests that need root.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use diecast_core_net::NetSpec;
+use diecast_core_vtime::{FrameMap, Tdf};
+use diecast_host_net::{
+    Emulator, EmulatorConfig, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
+};
+
+/// A running network without nodes' programs.
+pub struct Lab {
+    pub spec: NetSpec,
+    pub netns: Vec<OwnedFd>,
+    pub emulator: Emulator,
+    pub frame: Arc<SharedFrame>,
+    pub sysctls: Vec<SysctlRow>,
+    pub tdf: Tdf,
+}
+
+/// True, and a printed reason, when this process may not make namespaces and TAP devices.
+pub fn skip() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: needs root for network namespaces and TAP devices");
+    }
+    !root
+}
+
+impl Lab {
+    pub fn start(spec: NetSpec, tdf: &str) -> Lab {
+        let tdf: Tdf = tdf.parse().unwrap();
+        let frame = Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), tdf)));
+        let mut netns = Vec::new();
+        let mut taps = Vec::new();
+        let mut sysctls = Vec::new();
+        for node in &spec.nodes {
+            let ns = create_netns().unwrap();
+            let prepared = prepare_node(ns.as_fd(), node, &spec.subnet, spec.mtu, tdf).unwrap();
+            taps.push(prepared.tap);
+            sysctls = prepared.sysctls;
+            netns.push(ns);
+        }
+        let config = EmulatorConfig { spec: spec.clone(), taps, clock: frame.clone(), priority: Some(50), cpu: None };
+        let emulator = Emulator::start(config).unwrap();
+        Lab { spec, netns, emulator, frame, sysctls, tdf }
+    }
+
+    /// A UDP socket inside a node, usable from any thread.
+    pub fn udp(&self, node: usize, port: u16) -> UdpSocket {
+        let socket = self.within(node, || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket
+    }
+
+    pub fn within<T: Send>(&self, node: usize, work: impl FnOnce() -> T + Send) -> T {
+        in_netns(self.netns[node].as_fd(), work).unwrap()
+    }
+
+    pub fn v4(&self, node: usize, port: u16) -> SocketAddr {
+        (self.spec.nodes[node].ipv4, port).into()
+    }
+
+    /// Real time as virtual milliseconds.
+    pub fn virtual_ms(&self, real: Duration) -> f64 {
+        real.as_secs_f64() * 1e3 / self.tdf.as_f64()
+    }
+
+    /// Virtual time as real time.
+    pub fn real(&self, virtual_ms: f64) -> Duration {
+        Duration::from_secs_f64(virtual_ms / 1e3 * self.tdf.as_f64())
+    }
+}
+
+/// Sends `bytes` of payload and waits for the echo; returns the round trip in real time.
+pub fn echo(socket: &UdpSocket, to: SocketAddr, payload: &mut [u8], id: u64) -> Duration {
+    payload[..8].copy_from_slice(&id.to_be_bytes());
+    let mut buffer = [0; 2048];
+    let start = Instant::now();
+    socket.send_to(payload, to).unwrap();
+    loop {
+        let (n, _) = socket.recv_from(&mut buffer).expect("no echo within 20 s");
+        let took = start.elapsed();
+        if n == payload.len() && buffer[..8] == payload[..8] {
+            return took;
+        }
+    }
+}
+
+/// Answers every datagram until one of a single byte comes.
+pub fn echo_server(socket: &UdpSocket) {
+    let mut buffer = [0; 2048];
+    while let Ok((n, from)) = socket.recv_from(&mut buffer) {
+        if n == 1 {
+            return;
+        }
+        socket.send_to(&buffer[..n], from).unwrap();
+    }
+}
+
+pub fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

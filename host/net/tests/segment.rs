@@ -1,0 +1,181 @@
+//! The segment as nodes see it: ping, neighbour discovery, broadcast, valid checksums, sysctls, pause, clean-up.
+
+mod common;
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Lab, echo, echo_server, skip};
+use diecast_core_net::{Link, NetBuilder, NetSpec};
+use diecast_core_vtime::Tdf;
+use diecast_host_net::{NODE_DEVICE, SysctlOutcome, create_netns, link_counters, monotonic_now, set_namespace_sysctls};
+
+fn segment(nodes: usize, link: Link) -> NetSpec {
+    let mut b = NetBuilder::new(1, 77);
+    let s = b.switch("s");
+    for i in 0..nodes {
+        let (_, v) = b.node(&format!("n{i}"));
+        b.link(v, s, link);
+    }
+    b.build().unwrap()
+}
+
+fn ping(lab: &Lab, from: usize, address: &str) -> String {
+    let args = ["-c", "3", "-i", "0.05", "-W", "3", address];
+    let out = lab.within(from, || Command::new("ping").args(args).output().unwrap());
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.success(), "ping {address}: {text} {}", String::from_utf8_lossy(&out.stderr));
+    text
+}
+
+#[test]
+fn ping_works_over_ipv4_ipv6_and_link_local() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(3, Link { delay_ns: 1_000_000, ..Link::default() }), "1");
+    let peer = &lab.spec.nodes[2];
+    assert!(ping(&lab, 0, &peer.ipv4.to_string()).contains(" 0% packet loss"));
+    assert!(ping(&lab, 0, &peer.ipv6.to_string()).contains(" 0% packet loss"));
+    ping(&lab, 0, &format!("{}%{NODE_DEVICE}", peer.mac.link_local()));
+    let n = lab.emulator.stats().unwrap().nodes[0];
+    assert!(n.neighbours_answered >= 3, "ARP and two solicitations: {n:?}");
+    // An address that nobody has stays unanswered.
+    let out = lab.within(0, || Command::new("ping").args(["-c", "1", "-W", "1", "10.77.200.200"]).output().unwrap());
+    assert!(!out.status.success());
+    assert!(lab.emulator.stop().unwrap().nodes[0].dropped_unknown_neighbour >= 1);
+}
+
+#[test]
+fn a_broadcast_reaches_every_other_node() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(4, Link::default()), "1");
+    let receivers: Vec<_> = (1..4).map(|n| lab.udp(n, 5000)).collect();
+    let sender = lab.udp(0, 5000);
+    sender.set_broadcast(true).unwrap();
+    sender.send_to(b"all", "10.77.255.255:5000").unwrap();
+    for r in &receivers {
+        let mut buffer = [0; 16];
+        let (n, from) = r.recv_from(&mut buffer).unwrap();
+        assert_eq!((&buffer[..n], from), (&b"all"[..], lab.v4(0, 5000)));
+    }
+}
+
+/// A bulk TCP transfer would send super-packets if an offload were on, and the model drops those.
+#[test]
+fn tcp_frames_are_at_most_mtu_sized_and_use_reno() {
+    if skip() {
+        return;
+    }
+    const BYTES: usize = 4_000_000;
+    let lab =
+        Lab::start(segment(2, Link { bandwidth_bps: Some(200_000_000), delay_ns: 500_000, ..Link::default() }), "1");
+    let listener = lab.within(1, || TcpListener::bind(("0.0.0.0", 80)).unwrap());
+    let to = lab.v4(1, 80);
+    thread::scope(|s| {
+        s.spawn(|| {
+            let (mut stream, _) = listener.accept().unwrap();
+            assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), BYTES as u64);
+        });
+        let mut stream = lab.within(0, || TcpStream::connect(to).unwrap());
+        let name = rustix::net::sockopt::tcp_congestion(&stream).unwrap();
+        assert_eq!(name, "reno");
+        std::io::Write::write_all(&mut stream, &vec![1; BYTES]).unwrap();
+    });
+    let counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
+    assert_eq!(counters.sent_dropped, 0, "the TAP's queue overflowed");
+    let stats = lab.emulator.stop().unwrap();
+    let n = stats.nodes[0];
+    assert_eq!((n.dropped_oversize, n.dropped_malformed, n.dropped_spoofed), (0, 0, 0));
+    assert!(n.packets_sent as usize >= BYTES / 1448, "{n:?}");
+    assert_eq!(counters.sent_packets, n.packets_sent);
+    assert!(stats.receive_work[1].0 > 0 && stats.cpu.0 > 0);
+}
+
+#[test]
+fn sysctls_are_stretched_and_read_back() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(2, Link::default()), "10");
+    let row = |name: &str| lab.sysctls.iter().find(|r| r.name == name).unwrap_or_else(|| panic!("no row {name}"));
+    for (name, value) in [
+        ("net.ipv4.tcp_congestion_control", "reno"),
+        ("net.ipv4.tcp_rto_min_us", "2000000"),
+        ("net.ipv4.tcp_retries2", "84"),
+        ("net.ipv4.tcp_keepalive_time", "72000"),
+        ("net.ipv4.tcp_no_metrics_save", "1"),
+        ("net.ipv4.neigh.eth0.base_reachable_time_ms", "300000"),
+        ("net.ipv6.conf.eth0.dad_transmits", "0"),
+    ] {
+        assert_eq!(row(name).got.as_deref(), Some(value), "{:?}", row(name));
+        assert_eq!(row(name).outcome, SysctlOutcome::Set);
+    }
+    for r in &lab.sysctls {
+        println!("{r:?}");
+        assert!(!matches!(r.outcome, SysctlOutcome::Refused(_)), "{r:?}");
+        assert_ne!(r.outcome, SysctlOutcome::Clamped, "nothing is out of range at TDF 10: {r:?}");
+    }
+    // What the kernel can't hold is said, and the end of its range is in force.
+    let ns = create_netns().unwrap();
+    let rows = set_namespace_sysctls(ns.as_fd(), "100".parse::<Tdf>().unwrap()).unwrap();
+    let reuse = rows.iter().find(|r| r.name == "net.ipv4.tcp_tw_reuse_delay").unwrap();
+    let clamped = SysctlOutcome::Clamped;
+    assert_eq!((reuse.wanted.as_str(), reuse.got.as_deref(), &reuse.outcome), ("100000", Some("60000"), &clamped));
+    // The first namespace keeps its own.
+    assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/tcp_rto_min_us").unwrap().trim(), "200000");
+}
+
+#[test]
+fn a_paused_network_delivers_nothing_and_goes_on_after_resume() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(2, Link { delay_ns: 20_000_000, ..Link::default() }), "1");
+    let (client, server) = (lab.udp(0, 6000), lab.udp(1, 6000));
+    thread::scope(|s| {
+        s.spawn(|| echo_server(&server));
+        let mut payload = [0; 32];
+        echo(&client, lab.v4(1, 6000), &mut payload, 1);
+        s.spawn(|| {
+            thread::sleep(Duration::from_millis(30));
+            lab.frame.update(|f| f.pause(monotonic_now())).unwrap();
+            lab.emulator.kick();
+            thread::sleep(Duration::from_millis(500));
+            lab.frame.update(|f| f.retime(monotonic_now(), Tdf::ONE)).unwrap();
+            lab.emulator.kick();
+        });
+        let start = Instant::now();
+        let took = echo(&client, lab.v4(1, 6000), &mut payload, 2);
+        println!("80 ms with a pause of 500 ms took {:?} ({:?})", took, start.elapsed());
+        assert!((Duration::from_millis(578)..Duration::from_millis(700)).contains(&took), "{took:?}");
+        client.send_to(&[0], lab.v4(1, 6000)).unwrap();
+    });
+}
+
+#[test]
+fn an_idle_emulator_sleeps_and_a_stopped_one_says_so() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(2, Link::default()), "1");
+    thread::sleep(Duration::from_millis(300));
+    let before = lab.emulator.stats().unwrap();
+    thread::sleep(Duration::from_secs(1));
+    let after = lab.emulator.stats().unwrap();
+    // A query wakes it once; a few frames of the kernel's own may come.
+    assert!(after.wakeups - before.wakeups < 20, "{} wake-ups in an idle second", after.wakeups - before.wakeups);
+    assert!(after.cpu.0 - before.cpu.0 < 5_000_000, "{:?} of CPU in an idle second", after.cpu);
+    assert_eq!(
+        after.lateness_since(&before).count,
+        after.packets_written - before.packets_written + after.write_errors - before.write_errors
+    );
+    let tid = lab.emulator.thread_id();
+    lab.emulator.stop().unwrap();
+    assert!(!std::path::Path::new(&format!("/proc/self/task/{tid}")).exists(), "the thread is gone");
+}
