@@ -1,0 +1,71 @@
+# What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help setup rust packages build test freestanding-test demo bench-validate check clean
+.NOTPARALLEL:
+
+# Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
+# Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
+PACKAGES := runc clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 gcc libc6-dev \
+	haproxy redis-server gunicorn python3 python3-jinja2 python3-redis
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+DIECAST := $(TARGET)/release/diecast
+FREESTANDING := $(patsubst %/Cargo.toml,%,$(wildcard freestanding/*/Cargo.toml))
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: rust packages ## install what is missing (Debian packages; needs root only when some are)
+
+rust:
+	@command -v cargo >/dev/null 2>&1 || { \
+		echo "setup: Rust is missing: install rustc and cargo 1.85 or later (https://rustup.rs), then run make again" >&2; \
+		exit 3; }
+
+packages:
+	@command -v dpkg-query >/dev/null 2>&1 || { \
+		echo "setup: this is no Debian system: install the equivalents of $(PACKAGES)" >&2; exit 3; }; \
+	installed=$$(dpkg-query -W -f='$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>/dev/null); \
+	missing=; \
+	for package in $(PACKAGES); do \
+		echo "$$installed" | grep -qx "$$package installed" || missing="$$missing $$package"; \
+	done; \
+	[ -z "$$missing" ] && exit 0; \
+	if [ "$$(id -u)" != 0 ]; then \
+		echo "setup: not root, and these packages are missing:$$missing" >&2; \
+		echo "setup: run: sudo apt-get install --no-install-recommends$$missing" >&2; \
+		exit 3; \
+	fi; \
+	echo "setup: installing$$missing"; \
+	DEBIAN_FRONTEND=noninteractive; RUNLEVEL=1; export DEBIAN_FRONTEND RUNLEVEL; \
+	apt-get update -q && apt-get install -q -y --no-install-recommends$$missing
+
+build: setup ## build the release binary
+	cargo build --release --package diecast
+
+test: build check freestanding-test ## everything that must hold: set-up, build, checks, tests
+	cargo test --workspace
+
+freestanding-test:
+	@set -e; for folder in $(FREESTANDING); do \
+		echo "cargo test in $$folder"; (cd $$folder && cargo test --quiet); \
+	done
+
+demo: build ## predict examples/web-tier.yaml from a tenth of its resources
+	$(DIECAST) validate examples/web-tier.yaml --scale 10
+
+bench-validate: build ## accuracy at 30 % and 70 % load (up to 40 minutes)
+	benches/validate.sh
+
+# Every other script of benches/ has a target of its name.
+bench-%: build
+	benches/$*.sh
+
+check: rust ## format, lints, layers and style, generated files
+	cargo xtask check
+
+clean: ## remove what was built and what killed runs left
+	@if [ -x $(DIECAST) ]; then $(DIECAST) clean; fi
+	cargo clean
+	@set -e; for folder in $(FREESTANDING); do (cd $$folder && cargo clean --quiet); done
