@@ -20,6 +20,12 @@ trap stop EXIT
 
 fail() { echo "measure.sh: $*" >&2; tail -n 20 "$work"/*.log >&2; exit 1; }
 
+for program in haproxy redis-server redis-cli gunicorn curl; do
+    command -v "$program" >/dev/null || {
+        echo "measure.sh: no $program; apt-get install haproxy redis gunicorn python3-jinja2 python3-redis curl" >&2
+        exit 3
+    }
+done
 [ -x "$loadgen" ] || { echo "measure.sh: no $loadgen; build it: cargo build --release -p diecast-loadgen" >&2; exit 3; }
 
 # start NAME COMMAND...: runs it in the background; its pid is then in ${pid_of[NAME]}.
@@ -55,9 +61,10 @@ cpu_ns() {
     for root in "$@"; do
         for pid in $(tree "$root"); do
             cat "/proc/$pid/task/"*/schedstat 2>/dev/null || true
-            awk '{ print ($16 + $17) * 10000000 }' "/proc/$pid/stat" 2>/dev/null || true
+            # The fields behind the name, which may hold spaces: the 14th and 15th are the children's ticks.
+            sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | awk '{ print ($14 + $15) * 10000000 }'
         done
-    done | awk '{ sum += $1 } END { printf "%d\n", sum }'
+    done | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
 }
 
 start db env DB_PORT=17379 "$here/db.sh" --bind 127.0.0.1
@@ -77,7 +84,7 @@ curl -fs 'http://127.0.0.1:17080/item/42?quantity=2' | grep -q '2 for 33.06 EUR'
 
 echo "start-up, CPU seconds (at most 0.5 each):"
 for name in db app-1 app-2 app-3 app-4 lb; do
-    cpu_ns "${pid_of[$name]}" | awk -v name=$name '{ printf "  %-6s %.3f\n", name, $1 / 1e9; exit $1 > 5e8 }' ||
+    cpu_ns "${pid_of[$name]}" | awk -v name=$name '{ printf "  %-6s %.3f\n", name, $1 / 1e9; exit ($1 > 5e8) }' ||
         fail "$name needs more than 0.5 CPU seconds to start"
 done
 

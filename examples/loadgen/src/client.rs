@@ -110,6 +110,7 @@ struct Client<'a> {
     /// Idle connections by slot and generation; entries of closed ones are skipped when met.
     idle: Vec<(u32, u32)>,
     connections_opened: u64,
+    /// What the timer is set to; 0 once it has fired.
     timer_set_ns: u64,
     first_fault: Option<String>,
 }
@@ -149,36 +150,40 @@ impl<'a> Client<'a> {
         let mut received = vec![0_u8; 64 * 1024];
         self.start_ns = monotonic_ns() + LEAD_NS;
         loop {
-            let now_ns = self.take_up_due(monotonic_ns())?;
-            self.expire(now_ns);
+            // Expiry first: it frees connections for requests that wait.
+            self.expire(monotonic_ns());
+            let now_ns = self.take_up_due();
             if self.oldest == self.arrivals.len() && now_ns >= self.start_ns + self.options.end_ns {
                 return Ok(self.report());
             }
-            self.set_timer(now_ns)?;
+            self.set_timer()?;
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
             for event in &events {
-                let data = event.data.u64();
-                if data != TIMER {
-                    self.serve(data as u32, (data >> 32) as u32, event.flags, &mut received)?;
+                match event.data.u64() {
+                    TIMER => self.timer_set_ns = 0,
+                    data => self.serve(data as u32, (data >> 32) as u32, event.flags, &mut received),
                 }
             }
         }
     }
 
-    /// Takes up every arrival whose time has come, and returns the time at which none was left.
-    fn take_up_due(&mut self, mut now_ns: u64) -> io::Result<u64> {
-        while self.next < self.arrivals.len() && self.intended_ns(self.next) <= now_ns {
-            let request = self.next;
+    /// Sends what waits and every arrival whose time has come, and returns the time at which none was left.
+    fn take_up_due(&mut self) -> u64 {
+        loop {
+            self.send_queued();
+            let now_ns = monotonic_ns();
+            if self.next == self.arrivals.len() || self.intended_ns(self.next) > now_ns {
+                return now_ns;
+            }
+            self.dispatch_late_ns[self.next] = now_ns - self.intended_ns(self.next);
+            self.progress[self.next] = Progress::Queued;
+            self.queue.push_back(self.next);
             self.next += 1;
-            self.dispatch_late_ns[request] = now_ns - self.intended_ns(request);
-            self.dispatch(request)?;
-            now_ns = monotonic_ns();
         }
-        Ok(now_ns)
     }
 
     /// Gives up on requests whose time is over. Deadlines have the order of arrivals, so the oldest decides.
@@ -197,7 +202,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn set_timer(&mut self, now_ns: u64) -> io::Result<()> {
+    fn set_timer(&mut self) -> io::Result<()> {
         let end_ns = self.start_ns + self.options.end_ns;
         let next_ns = if self.next < self.arrivals.len() { self.intended_ns(self.next) } else { u64::MAX };
         let deadline_ns = if self.oldest < self.next { self.deadline_ns(self.oldest) } else { u64::MAX };
@@ -206,8 +211,8 @@ impl<'a> Client<'a> {
             u64::MAX => end_ns,
             soonest => soonest,
         };
-        // A target that has passed was handled in this turn or came due since; it then fires at once.
-        if target_ns != self.timer_set_ns || target_ns <= now_ns {
+        // A target that came due since the last look at the clock fires at once.
+        if target_ns != self.timer_set_ns {
             let value = Itimerspec { it_interval: timespec_of(0), it_value: timespec_of(target_ns.max(1)) };
             timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &value)?;
             self.timer_set_ns = target_ns;
@@ -215,26 +220,38 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// Sends a request on an idle connection, a new one, or later.
-    fn dispatch(&mut self, request: usize) -> io::Result<()> {
+    /// Sends the requests that wait, the oldest first, as long as there are connections for them.
+    fn send_queued(&mut self) {
+        while let Some(&request) = self.queue.front() {
+            if self.progress[request] == Progress::Queued {
+                match self.vacancy() {
+                    Ok(None) => return,
+                    Ok(Some(slot)) => {
+                        self.queue.pop_front();
+                        self.send_on(slot, request);
+                        continue;
+                    }
+                    Err(error) => {
+                        self.fault(format!("connect to {}: {error}", self.options.address));
+                        self.end(request, Outcome::Broken);
+                    }
+                }
+            }
+            self.queue.pop_front();
+        }
+    }
+
+    /// The most recently used idle connection, or a new one, or none when all that are allowed are busy.
+    fn vacancy(&mut self) -> io::Result<Option<u32>> {
         while let Some((slot, generation)) = self.idle.pop() {
             if self.connection(slot, generation).is_some() {
-                return self.send_on(slot, request);
+                return Ok(Some(slot));
             }
         }
-        if self.slots.len() - self.free_slots.len() >= self.options.connections_max {
-            self.progress[request] = Progress::Queued;
-            self.queue.push_back(request);
-            return Ok(());
+        if self.slots.len() - self.free_slots.len() < self.options.connections_max {
+            return self.open().map(Some);
         }
-        match self.open() {
-            Ok(slot) => self.send_on(slot, request),
-            Err(error) => {
-                self.fault(format!("connect to {}: {error}", self.options.address));
-                self.end(request, Outcome::Broken);
-                Ok(())
-            }
-        }
+        Ok(None)
     }
 
     /// Starts a connection; it is usable at once, its first request leaves when the peer has accepted.
@@ -248,7 +265,7 @@ impl<'a> Client<'a> {
         }
         let stream = TcpStream::from(socket);
         stream.set_nodelay(true)?;
-        let slot = self.free_slots.pop().unwrap_or(self.slots.len() as u32);
+        let slot = self.free_slots.last().copied().unwrap_or(self.slots.len() as u32);
         let generation = self.connections_opened as u32;
         let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(slot));
         let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
@@ -263,84 +280,84 @@ impl<'a> Client<'a> {
             sent: 0,
             served: 0,
         };
-        if slot as usize == self.slots.len() {
+        if self.free_slots.pop().is_none() {
             self.slots.push(None);
         }
         self.slots[slot as usize] = Some(connection);
         Ok(slot)
     }
 
-    fn send_on(&mut self, slot: u32, request: usize) -> io::Result<()> {
+    fn send_on(&mut self, slot: u32, request: usize) {
         let (path, host) = (&self.arrivals[request].path, &self.options.host);
         let connection = self.slots[slot as usize].as_mut().expect("the slot was just found open");
         connection.request = Some(request);
         connection.sent = 0;
         connection.out.clear();
-        write!(connection.out, "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: diecast-loadgen\r\n\r\n")?;
+        for part in ["GET ", path, " HTTP/1.1\r\nHost: ", host, "\r\nUser-Agent: diecast-loadgen\r\n\r\n"] {
+            connection.out.extend_from_slice(part.as_bytes());
+        }
         self.progress[request] = Progress::InFlight { slot };
-        self.flush(slot)
+        self.flush(slot);
     }
 
     /// Writes what is left of the request. Before the connection stands the kernel says NotConnected or WouldBlock, and
     /// an event follows.
-    fn flush(&mut self, slot: u32) -> io::Result<()> {
+    fn flush(&mut self, slot: u32) {
         let connection = self.slots[slot as usize].as_mut().expect("only open slots are flushed");
         while connection.sent < connection.out.len() {
             match connection.stream.write(&connection.out[connection.sent..]) {
                 Ok(bytes) => connection.sent += bytes,
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected => return Ok(()),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::NotConnected => return,
                     io::ErrorKind::Interrupted => {}
                     _ => return self.lost(slot, &format!("write: {error}")),
                 },
             }
         }
-        Ok(())
     }
 
     /// Acts on an event of a connection.
-    fn serve(&mut self, slot: u32, generation: u32, flags: EventFlags, received: &mut [u8]) -> io::Result<()> {
-        let Some(connection) = self.connection(slot, generation) else { return Ok(()) };
+    fn serve(&mut self, slot: u32, generation: u32, flags: EventFlags, received: &mut [u8]) {
+        let Some(connection) = self.connection(slot, generation) else { return };
         if flags.contains(EventFlags::OUT) && connection.sent < connection.out.len() {
-            self.flush(slot)?;
+            self.flush(slot);
         }
         let closing = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
         if !closing && !flags.contains(EventFlags::IN) {
-            return Ok(());
+            return;
         }
         while let Some(connection) = self.connection(slot, generation) {
             match connection.stream.read(received) {
                 Ok(0) => return self.closed_by_peer(slot),
                 Ok(bytes) => {
-                    self.received(slot, &received[..bytes])?;
+                    self.received(slot, &received[..bytes]);
                     // A short read emptied the socket; without a pending close nothing more can be there.
                     if bytes < received.len() && !closing {
-                        return Ok(());
+                        return;
                     }
                 }
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(()),
+                    io::ErrorKind::WouldBlock => return,
                     io::ErrorKind::Interrupted => {}
                     _ => return self.lost(slot, &format!("read: {error}")),
                 },
             }
         }
-        Ok(())
     }
 
-    fn received(&mut self, slot: u32, bytes: &[u8]) -> io::Result<()> {
+    fn received(&mut self, slot: u32, bytes: &[u8]) {
         let connection = self.slots[slot as usize].as_mut().expect("only open slots receive");
         if connection.request.is_none() {
             return self.lost(slot, "bytes without a request");
         }
         match connection.reader.feed(bytes) {
-            Ok(None) => Ok(()),
+            Ok(None) => {}
             Ok(Some(finished)) => self.answered(slot, finished),
             Err(error) => self.lost(slot, &error.to_string()),
         }
     }
 
-    fn answered(&mut self, slot: u32, finished: Finished) -> io::Result<()> {
+    fn answered(&mut self, slot: u32, finished: Finished) {
         let now_ns = monotonic_ns();
         let connection = self.slots[slot as usize].as_mut().expect("only open slots answer");
         let request = connection.request.take().expect("a response ends a request");
@@ -355,25 +372,14 @@ impl<'a> Client<'a> {
             }
         };
         self.end(request, outcome);
-        if !finished.keep_alive || !fully_sent {
+        if finished.keep_alive && fully_sent {
+            self.idle.push((slot, generation));
+        } else {
             self.close(slot);
-            return self.next_queued(None);
         }
-        self.next_queued(Some((slot, generation)))
     }
 
-    /// Lets the request that waits longest go on, on the connection that fell idle or on a new one.
-    fn next_queued(&mut self, idle: Option<(u32, u32)>) -> io::Result<()> {
-        self.idle.extend(idle);
-        while let Some(request) = self.queue.pop_front() {
-            if self.progress[request] == Progress::Queued {
-                return self.dispatch(request);
-            }
-        }
-        Ok(())
-    }
-
-    fn closed_by_peer(&mut self, slot: u32) -> io::Result<()> {
+    fn closed_by_peer(&mut self, slot: u32) {
         let connection = self.slots[slot as usize].as_mut().expect("only open slots are closed");
         match connection.reader.close() {
             Ok(Some(finished)) if connection.request.is_some() => self.answered(slot, finished),
@@ -383,22 +389,24 @@ impl<'a> Client<'a> {
     }
 
     /// The connection is of no more use; its request, if any, is tried again or over.
-    fn lost(&mut self, slot: u32, why: &str) -> io::Result<()> {
+    fn lost(&mut self, slot: u32, why: &str) {
         let connection = self.slots[slot as usize].as_ref().expect("only open slots are lost");
         let untouched = connection.served > 0 && !connection.reader.is_within();
         let request = connection.request;
         self.close(slot);
         match request {
-            // The server closed a kept connection while the request was on its way. A retry on a second kept connection
+            // The server closed a kept connection while the request was on its way. A retry on another kept connection
             // can meet the same, at most once per connection, so this ends.
-            Some(request) if untouched => self.dispatch(request)?,
+            Some(request) if untouched => {
+                self.progress[request] = Progress::Queued;
+                self.queue.push_front(request);
+            }
             Some(request) => {
                 self.fault(why.to_owned());
                 self.end(request, Outcome::Broken);
             }
             None => {}
         }
-        self.next_queued(None)
     }
 
     fn close(&mut self, slot: u32) {
