@@ -3,12 +3,19 @@
 use std::sync::{PoisonError, RwLock};
 
 use diecast_core_vtime::{FrameMap, NS_PER_S, RealNs, Segment, VirtNs};
-use rustix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_getres, clock_gettime};
 
 /// CLOCK_MONOTONIC.
 pub fn monotonic_now() -> RealNs {
     let t = clock_gettime(ClockId::Monotonic);
     RealNs(t.tv_sec as u64 * NS_PER_S + t.tv_nsec as u64)
+}
+
+/// The kernel's tick rate: a coarse clock advances once per tick, and its resolution says so (4 ms is 250 Hz).
+pub fn kernel_hz() -> u32 {
+    let tick_ns = clock_getres(ClockId::MonotonicCoarse).tv_nsec as u64;
+    // Rounded to nearest: 1/300 s is 3,333,333 ns. A tick is between 1 and 10 ms, so this fits.
+    ((NS_PER_S + tick_ns / 2) / tick_ns.max(1)) as u32
 }
 
 /// A frame's map from real to virtual time and back. It may change while the emulator runs: whoever changes it

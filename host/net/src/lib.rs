@@ -18,7 +18,7 @@ mod sys;
 mod sysctl;
 mod tap;
 
-pub use clock::{FrameClock, SharedFrame, monotonic_now};
+pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
 pub use emulator::{Emulator, EmulatorConfig};
 pub use error::HostNetError;
 pub use netns::{create_netns, in_netns};

@@ -14,13 +14,12 @@ use std::path::Path;
 use diecast_core_vtime::Tdf;
 use serde::Serialize;
 
+use crate::clock::kernel_hz;
 use crate::error::HostNetError;
 use crate::netns::in_netns;
 
 const ROOT: &str = "/proc/sys/";
 const INT_MAX: u64 = i32::MAX as u64;
-/// The kernel counts conntrack timeouts in jiffies in 31 bits; at HZ 1000 that is the tightest limit.
-const CONNTRACK_S_MAX: u64 = INT_MAX / 1000;
 
 /// What became of one sysctl.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -131,9 +130,13 @@ fn namespace_wants(tdf: Tdf, conntrack: bool) -> Vec<Want> {
         wants.extend(quiet_ipv6("default"));
     }
     if conntrack {
-        wants.extend(CONNTRACK_S.iter().map(|(name, base)| {
-            number(&format!("net/netfilter/nf_conntrack_{name}"), stretched(*base, tdf), CONNTRACK_S_MAX)
-        }));
+        // Kept in jiffies in 31 bits.
+        let max_s = INT_MAX / u64::from(kernel_hz());
+        wants.extend(
+            CONNTRACK_S.iter().map(|(name, base)| {
+                number(&format!("net/netfilter/nf_conntrack_{name}"), stretched(*base, tdf), max_s)
+            }),
+        );
     }
     wants
 }

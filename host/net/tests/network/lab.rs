@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use diecast_core_net::NetSpec;
@@ -10,6 +10,8 @@ use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
     Emulator, EmulatorConfig, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
 };
+
+static TURN: Mutex<()> = Mutex::new(());
 
 /// A running network without nodes' programs.
 pub struct Lab {
@@ -19,6 +21,7 @@ pub struct Lab {
     pub frame: Arc<SharedFrame>,
     pub sysctls: Vec<SysctlRow>,
     pub tdf: Tdf,
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// True, and a printed reason, when this process may not make namespaces and TAP devices.
@@ -32,6 +35,7 @@ pub fn skip() -> bool {
 
 impl Lab {
     pub fn start(spec: NetSpec, tdf: &str) -> Lab {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let tdf: Tdf = tdf.parse().unwrap();
         let frame = Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), tdf)));
         let mut netns = Vec::new();
@@ -46,7 +50,7 @@ impl Lab {
         }
         let config = EmulatorConfig { spec: spec.clone(), taps, clock: frame.clone(), priority: Some(50), cpu: None };
         let emulator = Emulator::start(config).unwrap();
-        Lab { spec, netns, emulator, frame, sysctls, tdf }
+        Lab { spec, netns, emulator, frame, sysctls, tdf, _turn }
     }
 
     /// A UDP socket inside a node, usable from any thread.

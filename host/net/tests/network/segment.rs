@@ -1,17 +1,16 @@
 //! The segment as nodes see it: ping, neighbour discovery, broadcast, valid checksums, sysctls, pause, clean-up.
 
-mod common;
-
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Lab, echo, echo_server, skip};
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
 use diecast_host_net::{NODE_DEVICE, SysctlOutcome, create_netns, link_counters, monotonic_now, set_namespace_sysctls};
+
+use crate::lab::{Lab, echo, echo_server, skip};
 
 fn segment(nodes: usize, link: Link) -> NetSpec {
     let mut b = NetBuilder::new(1, 77);

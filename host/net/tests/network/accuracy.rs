@@ -1,17 +1,13 @@
 //! Round trips and throughput across real namespaces against arithmetic, at TDF 1 and 10.
 //!
-//! Sockets here run in real time, so results are divided by the TDF. One test at a time: they share two cores.
+//! Sockets here run in real time, so results are divided by the TDF.
 
-mod common;
-
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Lab, echo, echo_server, median, skip};
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+use crate::lab::{Lab, echo, echo_server, median, skip};
 
 /// IPv4 and UDP headers plus 14 bytes of Ethernet: what the rate counts beside the payload.
 const OVERHEAD: usize = 20 + 8 + 14;
@@ -39,7 +35,6 @@ fn round_trip_ms(frame_bytes: usize) -> f64 {
 }
 
 fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let lab = Lab::start(three_pipes(), tdf);
     let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
     thread::scope(|s| {
@@ -117,7 +112,6 @@ fn receive_rate(lab: &Lab, socket: &std::net::UdpSocket, from: Instant, until: I
 }
 
 fn throughput(tdf: &str, virtual_s: f64) {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let lab = Lab::start(three_pipes(), tdf);
     let server = lab.udp(1, 4001);
     let start = Instant::now();
@@ -155,7 +149,6 @@ fn a_dumbbell_shares_its_bottleneck() {
     if skip() {
         return;
     }
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut b = NetBuilder::new(1, 77);
     let (left, right) = (b.switch("left"), b.switch("right"));
     for i in 0..4 {
