@@ -1,0 +1,161 @@
+//! Putting a plan together.
+
+use std::collections::BTreeMap;
+
+use diecast_core_experiment::{Command, Experiment, Link, Node, ParameterValue};
+use diecast_core_net::{Link as Pipe, NetBuilder, NetError, NetSpec, VertexIx};
+use diecast_core_vtime::{Tdf, VirtSpan};
+
+use crate::capacity::{Factors, Sharing, allot, factors, memory_bytes};
+use crate::model::{Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
+use crate::options::{HostFacts, Mode, PlanOptions};
+use crate::refusal::{Reason, Refusal};
+
+/// Nodes are in 10.99.0.0/16.
+const SUBNET_OCTET: u8 = 99;
+/// Seed when the catalog has none.
+const SEED_DEFAULT: u64 = 1;
+
+/// The plan of an experiment on a host, or why there is none. The same arguments give the same plan.
+pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) -> Result<Plan, Refusal> {
+    let factors = factors(options)?;
+    let Sharing { allotments, cpus, mut notes } = allot(experiment, host, options, &factors)?;
+    let seed = seed(experiment, &mut notes);
+    let net = net(experiment, seed).map_err(|e| {
+        let hint = "the limits of the emulator are in the reference";
+        Refusal::at(experiment, experiment.topology.at, Reason::Net(e.to_string()), hint)
+    })?;
+    let mut nodes = Vec::with_capacity(allotments.len());
+    for ((node, allotment), address) in experiment.nodes.iter().zip(allotments).zip(&net.nodes) {
+        let machine = experiment.machine_type_of(node);
+        nodes.push(PlannedNode {
+            name: node.name.clone(),
+            group: node.group.clone(),
+            machine_type: machine.name.clone(),
+            role: if experiment.generates_load(&node.name) { Role::Load } else { Role::Server },
+            cores: machine.cores,
+            speed_ppm: machine.speed_ppm,
+            share: allotment.share,
+            cpus: allotment.cpus,
+            memory_bytes: machine.memory_bytes,
+            mac: address.mac,
+            ipv4: address.ipv4,
+            ipv6: address.ipv6,
+            envelope: options.mode.has_envelope(),
+            metered: options.mode.has_envelope(),
+            quota: allotment.quota,
+            programs: programs(experiment, node),
+            load: load(experiment, node),
+        });
+    }
+    note_mode(&mut notes, &factors, host, &nodes);
+    let workload = &experiment.workload;
+    let virtual_ns = VirtSpan(workload.warm_up_ns.saturating_add(workload.measure_ns));
+    Ok(Plan {
+        lab: experiment.name.clone(),
+        catalog: experiment.file.clone(),
+        mode: options.mode,
+        tdf: factors.tdf,
+        scale: factors.scale,
+        seed,
+        grain_ns: options.grain_ns,
+        nodes,
+        workload: PlannedWorkload {
+            parameters: workload.parameters.iter().map(|p| (p.name.clone(), p.text.clone())).collect(),
+            on: workload.on.clone(),
+            warm_up_ns: VirtSpan(workload.warm_up_ns),
+            measure_ns: VirtSpan(workload.measure_ns),
+        },
+        metrics: experiment.metrics.clone(),
+        net,
+        cpus,
+        core_limit: options.core_limit,
+        memory_bytes: memory_bytes(experiment),
+        host: host.clone(),
+        virtual_ns,
+        expected_real_ns: factors.tdf.to_real(virtual_ns),
+        notes,
+    })
+}
+
+fn seed(experiment: &Experiment, notes: &mut Vec<String>) -> u64 {
+    match experiment.parameter("seed").map(|p| &p.value) {
+        Some(ParameterValue::Integer(seed)) => *seed,
+        _ => {
+            notes.push(format!("no parameter 'seed' with a whole number: random loss uses seed {SEED_DEFAULT}"));
+            SEED_DEFAULT
+        }
+    }
+}
+
+fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes: &[PlannedNode]) {
+    let cores: usize = nodes.iter().map(|n| n.cpus.len()).sum();
+    match (factors.mode, factors.scale) {
+        (Mode::Native, _) if cores == host.cpus.len() => {
+            notes.push("every CPU has a node: the emulator takes its time from them".to_owned());
+        }
+        (Mode::Diecast, Some(scale)) if scale.as_tdf() != factors.tdf => {
+            notes.push(format!("TDF {} is above the scale factor {scale}: less of the host is used", factors.tdf));
+        }
+        (Mode::Diecast, _) if factors.tdf == Tdf::ONE => {
+            notes.push("TDF 1: nothing is scaled, this is the baseline".to_owned());
+        }
+        _ => {}
+    }
+}
+
+fn programs(experiment: &Experiment, node: &Node) -> Vec<PlannedProgram> {
+    let here = experiment.programs.iter().enumerate().filter(|(_, p)| p.on.contains(&node.name));
+    here.map(|(order, program)| {
+        let PlannedLoad { argv, env, cwd, files } = resolve(&program.command, node);
+        let order = u32::try_from(order).unwrap_or(u32::MAX);
+        PlannedProgram { order, argv, env, cwd, files, ready: program.ready.clone() }
+    })
+    .collect()
+}
+
+fn load(experiment: &Experiment, node: &Node) -> Option<PlannedLoad> {
+    experiment.generates_load(&node.name).then(|| resolve(&experiment.workload.command, node))
+}
+
+/// A command with the node's own name and index put in.
+fn resolve(command: &Command, node: &Node) -> PlannedLoad {
+    let file = |f: &diecast_core_experiment::NodeFile| PlannedFile {
+        path: f.path.clone(),
+        source: f.source.clone(),
+        line: f.at.line,
+        column: f.at.column,
+    };
+    PlannedLoad {
+        argv: command.argv.iter().map(|t| t.for_node(node)).collect(),
+        env: command.env.iter().map(|(name, value)| (name.clone(), value.for_node(node))).collect(),
+        cwd: command.cwd.clone(),
+        files: command.files.iter().map(file).collect(),
+    }
+}
+
+/// The network in the catalog's units: the emulator works in virtual time, so no mode changes them.
+fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetError> {
+    let topology = &experiment.topology;
+    let mut builder = NetBuilder::new(seed, SUBNET_OCTET);
+    let mut vertices: BTreeMap<&str, VertexIx> = BTreeMap::new();
+    for node in &experiment.nodes {
+        vertices.insert(&node.name, builder.node(&node.name).1);
+    }
+    for device in topology.switches.iter().chain(&topology.routers) {
+        vertices.insert(device, builder.switch(device));
+    }
+    for link in &topology.links {
+        builder.link(vertices[link.from.as_str()], vertices[link.to.as_str()], pipe(link));
+    }
+    builder.build()
+}
+
+fn pipe(link: &Link) -> Pipe {
+    Pipe {
+        bandwidth_bps: Some(link.bandwidth_bps),
+        delay_ns: link.delay_ns,
+        loss: f64::from(link.loss_ppm) / 1e6,
+        queue_packets: link.queue_packets,
+    }
+}

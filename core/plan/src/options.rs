@@ -1,0 +1,143 @@
+//! What a plan is made from besides the catalog: the mode, the factors and the host.
+
+use std::fmt;
+use std::str::FromStr;
+
+use diecast_core_vtime::Tdf;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::ratio::Ratio;
+
+/// Grain of the CPU meter: real CPU time between two charges.
+pub const GRAIN_NS_DEFAULT: u64 = 100_000;
+
+/// The four ways to run a catalog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// TDF 1, every node in a frame with its full resources: the original system.
+    Baseline,
+    /// No envelope, no meter, every core of a node alone on a CPU.
+    Native,
+    /// Dilated: 1/TDF of each core's speed, the same machine in virtual time.
+    Diecast,
+    /// TDF 1, the same nodes under a CFS quota of 1/S of their CPU.
+    Naive,
+}
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 4] = [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive];
+
+    /// The name used in files and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Baseline => "baseline",
+            Mode::Native => "native",
+            Mode::Diecast => "diecast",
+            Mode::Naive => "naive",
+        }
+    }
+
+    /// Whether nodes run in an envelope, with a meter on every thread.
+    pub const fn has_envelope(self) -> bool {
+        matches!(self, Mode::Baseline | Mode::Diecast)
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that is no mode.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is no mode, expected baseline, native, diecast or naive")]
+pub struct ModeError(String);
+
+impl FromStr for Mode {
+    type Err = ModeError;
+    fn from_str(text: &str) -> Result<Mode, ModeError> {
+        Mode::ALL.into_iter().find(|m| m.name() == text).ok_or_else(|| ModeError(text.to_owned()))
+    }
+}
+
+/// Scale factor S: the host's budget is 1/S of what the baseline used. A rational from 1/100 to 1000.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scale {
+    num: u32,
+    den: u32,
+}
+
+/// A text that is no scale factor.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is no scale factor, expected a number from 1/100 to 1000 such as 10, 2.5 or 3/2")]
+pub struct ScaleError(String);
+
+impl Scale {
+    /// Its value.
+    pub const fn ratio(self) -> Ratio {
+        Ratio::new(self.num as u128, self.den as u128)
+    }
+
+    /// The TDF of the same value: the default when only a scale factor is given.
+    ///
+    /// # Panics
+    /// Never: both have the same range and the same terms.
+    pub fn as_tdf(self) -> Tdf {
+        Tdf::new(u64::from(self.num), u64::from(self.den)).expect("a scale factor has the range of a TDF")
+    }
+}
+
+impl From<Tdf> for Scale {
+    /// The scale factor of the same value: the default when only a TDF is given.
+    fn from(tdf: Tdf) -> Scale {
+        Scale { num: tdf.num(), den: tdf.den() }
+    }
+}
+
+impl FromStr for Scale {
+    type Err = ScaleError;
+    fn from_str(text: &str) -> Result<Scale, ScaleError> {
+        text.parse::<Tdf>().map(Scale::from).map_err(|_| ScaleError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Scale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_tdf().fmt(f)
+    }
+}
+
+/// What the caller wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanOptions {
+    /// How to run.
+    pub mode: Mode,
+    /// `--tdf`; only diecast takes one.
+    pub tdf: Option<Tdf>,
+    /// `--scale`; diecast and naive take one.
+    pub scale: Option<Scale>,
+    /// Grain of the meter, real nanoseconds of CPU time.
+    pub grain_ns: u64,
+    /// How much of each CPU the nodes may take together; the rest is for emulator, meter and supervisor.
+    pub core_limit: Ratio,
+}
+
+impl PlanOptions {
+    /// A mode with the default grain and 0.85 of each CPU for nodes.
+    pub const fn new(mode: Mode) -> PlanOptions {
+        PlanOptions { mode, tdf: None, scale: None, grain_ns: GRAIN_NS_DEFAULT, core_limit: Ratio::new(85, 100) }
+    }
+}
+
+/// What the host offers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostFacts {
+    /// CPUs that may be used, as the kernel numbers them, ascending.
+    pub cpus: Vec<u32>,
+    /// Memory that nodes may use together.
+    pub memory_bytes: u64,
+}

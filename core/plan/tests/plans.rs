@@ -1,0 +1,175 @@
+//! What plans hold: the web tier of the contract in every mode, as golden text and figure by figure.
+#![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
+
+use diecast_core_experiment::{Experiment, parse};
+use diecast_core_plan::{HostFacts, Mode, Plan, PlanOptions, QuotaPurpose, Ratio, Role, plan};
+
+const WEB_TIER: &str = include_str!("../../experiment/tests/good/web-tier.yaml");
+
+fn web_tier() -> Experiment {
+    parse("web-tier.yaml", WEB_TIER, &[]).unwrap()
+}
+
+fn host() -> HostFacts {
+    HostFacts { cpus: vec![0, 1], memory_bytes: 23 << 30 }
+}
+
+fn options(mode: Mode, tdf: Option<&str>, scale: Option<&str>) -> PlanOptions {
+    let tdf = tdf.map(|t| t.parse().unwrap());
+    let scale = scale.map(|s| s.parse().unwrap());
+    PlanOptions { tdf, scale, ..PlanOptions::new(mode) }
+}
+
+fn make(mode: Mode, tdf: Option<&str>, scale: Option<&str>) -> Plan {
+    plan(&web_tier(), &host(), &options(mode, tdf, scale)).unwrap_or_else(|r| panic!("{r}"))
+}
+
+fn two_full_nodes() -> Experiment {
+    let text = WEB_TIER
+        .replace("speed: 0.10", "speed: 1.0")
+        .replace("speed: 0.15", "speed: 1")
+        .replace("speed: 0.20", "speed: 1")
+        .replace("count: 2}", "count: 1}")
+        .replace("  lb:   {type: edge}\n  app:  {type: app, count: 4}\n  db:   {type: db}\n", "  app:  {type: app}\n")
+        .replace("[lb, app, db]", "app")
+        .lines()
+        .filter(|l| !l.contains("on: lb") && !l.contains("on: db"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    parse("pair.yaml", &text, &[]).unwrap_or_else(|f| panic!("{f:?}"))
+}
+
+/// DIECAST_BLESS=1 rewrites the golden texts; read the difference before it is kept.
+fn golden(name: &str, text: &str) {
+    let path = format!("{}/tests/golden/{name}.txt", env!("CARGO_MANIFEST_DIR"));
+    if std::env::var_os("DIECAST_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let stored = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(stored == text, "{name} is now:\n{text}\nDIECAST_BLESS=1 rewrites it");
+}
+
+#[test]
+fn plans_as_people_read_them() {
+    golden("web-tier-baseline", &make(Mode::Baseline, None, None).render());
+    golden("web-tier-diecast", &make(Mode::Diecast, None, Some("10")).render());
+    golden("web-tier-diecast-slower", &make(Mode::Diecast, Some("25/2"), Some("10")).render());
+    golden("web-tier-naive", &make(Mode::Naive, None, Some("20")).render());
+    let native = plan(&two_full_nodes(), &host(), &options(Mode::Native, None, None)).unwrap();
+    golden("pair-native", &native.render());
+}
+
+#[test]
+fn the_baseline_of_the_web_tier_fits_two_cores() {
+    let p = make(Mode::Baseline, None, None);
+    assert!(p.cpus.iter().all(|c| c.share == Ratio::new(55, 100)), "{:?}", p.cpus);
+    assert_eq!((p.tdf.to_string().as_str(), p.scale), ("1", None));
+    assert_eq!(p.node("db").unwrap().share, Ratio::new(1, 5));
+    assert_eq!(p.expected_real_ns.0, 25_000_000_000);
+    assert_eq!(p.seed, 7);
+}
+
+#[test]
+fn diecast_gives_each_core_speed_over_tdf() {
+    let p = make(Mode::Diecast, None, Some("10"));
+    let app = p.node("app-2").unwrap();
+    assert_eq!(app.share, Ratio::new(15, 1000));
+    assert!(app.envelope && app.metered);
+    assert_eq!(p.expected_real_ns.0, 250_000_000_000);
+    let slower = make(Mode::Diecast, Some("25/2"), Some("10"));
+    assert_eq!(slower.node("app-2").unwrap().share, Ratio::new(12, 1000));
+    assert_eq!((slower.tdf.to_string(), slower.scale.unwrap().to_string()), ("25/2".into(), "10".into()));
+    let only_tdf = make(Mode::Diecast, Some("10"), None);
+    assert_eq!(only_tdf.scale, p.scale);
+}
+
+#[test]
+fn the_ceiling_is_twice_the_share_and_what_the_kernel_takes() {
+    for tdf in ["1", "10", "7/3", "100", "1000"] {
+        let p = make(Mode::Diecast, Some(tdf), None);
+        for n in &p.nodes {
+            let q = n.quota.unwrap();
+            let ceiling = Ratio::new(u128::from(q.quota_us), u128::from(q.period_us));
+            assert_eq!(q.purpose, QuotaPurpose::Ceiling);
+            assert!(ceiling >= n.share.times(2 * u128::from(n.cores)) && q.quota_us >= 1000, "{tdf} {q:?}");
+        }
+    }
+    let app = make(Mode::Diecast, None, Some("10")).node("app-1").unwrap().quota.unwrap();
+    assert_eq!((app.quota_us, app.period_us, app.cpu_max().as_str()), (3000, 100_000, "3000 100000"));
+}
+
+#[test]
+fn naive_keeps_the_generators_whole_and_cuts_the_servers() {
+    let p = make(Mode::Naive, None, Some("10"));
+    let quota = |name: &str| p.node(name).unwrap().quota.map(|q| (q.quota_us, q.period_us, q.purpose));
+    assert_eq!(quota("load-1"), None);
+    assert_eq!(p.node("load-1").unwrap().share, Ratio::new(1, 10));
+    assert_eq!(quota("lb"), Some((1000, 100_000, QuotaPurpose::Allotment)));
+    assert_eq!(quota("app-1"), Some((1500, 100_000, QuotaPurpose::Allotment)));
+    assert_eq!(quota("db"), Some((2000, 100_000, QuotaPurpose::Allotment)));
+    assert!(p.nodes.iter().all(|n| !n.envelope && !n.metered));
+    assert_eq!(p.tdf.to_string(), "1");
+    // Below the kernel's smallest quota the period is stretched, and the plan says so.
+    let p = make(Mode::Naive, None, Some("20"));
+    let lb = p.node("lb").unwrap().quota.unwrap();
+    assert_eq!((lb.quota_us, lb.period_us), (1000, 200_000));
+    assert!(p.notes.iter().any(|n| n.starts_with("lb:") && n.contains("200 ms")), "{:?}", p.notes);
+}
+
+#[test]
+fn placement_and_network_are_the_same_in_every_mode() {
+    let base = make(Mode::Baseline, None, None);
+    for other in [make(Mode::Diecast, None, Some("10")), make(Mode::Naive, None, Some("10"))] {
+        for (a, b) in base.nodes.iter().zip(&other.nodes) {
+            assert_eq!((&a.cpus, a.ipv4, a.mac), (&b.cpus, b.ipv4, b.mac), "{}", a.name);
+        }
+        assert_eq!(base.net, other.net);
+    }
+    let pair = two_full_nodes();
+    let native = plan(&pair, &host(), &options(Mode::Native, None, None)).unwrap();
+    let dilated = plan(&pair, &host(), &options(Mode::Diecast, Some("10"), None)).unwrap();
+    let cpus = |p: &Plan| p.nodes.iter().map(|n| n.cpus.clone()).collect::<Vec<_>>();
+    assert_eq!(cpus(&native), cpus(&dilated));
+    assert_eq!(cpus(&native), [[0], [1]]);
+    assert!(native.nodes.iter().all(|n| n.quota.is_none() && !n.envelope && n.share == Ratio::ONE));
+}
+
+#[test]
+fn the_network_is_one_that_the_emulator_takes() {
+    let p = make(Mode::Diecast, None, Some("10"));
+    assert_eq!((p.net.pipes.len(), p.net.nodes.len(), p.net.seed), (18, 8, 7));
+    diecast_core_net::Network::new(&p.net).unwrap();
+    let site = &p.net.pipes[16];
+    assert_eq!((site.bandwidth_bps, site.delay_ns, site.queue_packets), (Some(100_000_000), 10_000_000, 256));
+    for (node, spec) in p.nodes.iter().zip(&p.net.nodes) {
+        assert_eq!((&node.name, node.ipv4), (&spec.name, spec.ipv4));
+    }
+}
+
+#[test]
+fn programs_and_load_are_resolved_per_node() {
+    let text = WEB_TIER.replace(r#""${seed}"]"#, r#""${seed}", "--me=${node}/${index}"]"#);
+    let e = parse("web-tier.yaml", &text, &[("rate".into(), "210/s".into())]).unwrap();
+    let p = plan(&e, &host(), &options(Mode::Baseline, None, None)).unwrap();
+    let load = p.node("load-2").unwrap();
+    assert_eq!(load.role, Role::Load);
+    assert_eq!(load.load.as_ref().unwrap().argv.join(" "), "loadgen http://lb/ --rate 210/s --seed 7 --me=load-2/2");
+    let order: Vec<_> = p.programs_in_start_order().iter().map(|(n, _)| n.name.clone()).collect();
+    assert_eq!(order, ["lb", "app-1", "app-2", "app-3", "app-4", "db"]);
+    let lb = &p.node("lb").unwrap().programs[0];
+    assert_eq!((lb.files[0].path.as_str(), lb.files[0].source.as_str()), ("/etc/lb.cfg", "lb.cfg"));
+    assert!(lb.ready.is_some() && p.node("lb").unwrap().load.is_none());
+    assert_eq!(p.workload.parameters["rate"], "210/s");
+}
+
+#[test]
+fn a_plan_is_data() {
+    let json = serde_json::to_value(make(Mode::Diecast, Some("3/2"), None)).unwrap();
+    assert_eq!(json["tdf"], "3/2");
+    assert_eq!(json["scale"], "3/2");
+    assert_eq!(json["nodes"][3]["share"], serde_json::json!({"num": 1, "den": 10}));
+    assert_eq!(json["nodes"][3]["quota"]["quota_us"], 20_000);
+    assert_eq!(json["expected_real_ns"], 37_500_000_000u64);
+    assert_eq!(json["metrics"][1]["source"]["samples"], "latency_ns.bin");
+    assert_eq!(json["net"]["nodes"].as_array().unwrap().len(), 8);
+}
