@@ -69,6 +69,13 @@ pub fn distribution(sorted: &[u64]) -> Vec<(f64, f64)> {
         .collect()
 }
 
+/// 1, 2 and 5 times the powers of ten between two values: what a logarithmic axis is labelled with.
+fn ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = low.log10().floor() as i32..=high.log10().floor() as i32;
+    let marks = decades.flat_map(|decade| [1.0, 2.0, 5.0].map(|digit| digit * 10_f64.powi(decade)));
+    marks.filter(|mark| (low..=high).contains(mark)).collect()
+}
+
 /// Distribution functions over a logarithmic axis.
 pub fn distributions(lines: &[Line], axis: &str, label: impl Fn(f64) -> String) -> Option<String> {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|point| point.0));
@@ -79,7 +86,7 @@ pub fn distributions(lines: &[Line], axis: &str, label: impl Fn(f64) -> String) 
             .margin(10)
             .x_label_area_size(40)
             .y_label_area_size(50)
-            .build_cartesian_2d((low..high).log_scale(), 0.0..1.0)?;
+            .build_cartesian_2d((low..high).log_scale().with_key_points(ticks(low, high)), 0.0..1.0)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -109,7 +116,14 @@ pub fn over_time(lines: &[Line], y_axis: &str) -> Option<String> {
             .x_label_area_size(40)
             .y_label_area_size(50)
             .build_cartesian_2d(0.0..end.max(0.001), 0.0..top)?;
-        chart.configure_mesh().light_line_style(TRANSPARENT).x_desc("virtual seconds").y_desc(y_axis).draw()?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_desc("virtual seconds")
+            .y_desc(y_axis)
+            .x_label_formatter(&|x| format!("{x}"))
+            .y_label_formatter(&|y| format!("{y}"))
+            .draw()?;
         for line in lines {
             let colour = line.colour;
             chart
@@ -150,7 +164,14 @@ pub fn errors(bars: &[Bar]) -> Option<String> {
             .x_label_area_size(40)
             .y_label_area_size(220)
             .build_cartesian_2d(-limit..limit, 0.0..count as f64)?;
-        chart.configure_mesh().disable_y_mesh().y_labels(0).light_line_style(TRANSPARENT).x_desc("error, %").draw()?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .y_labels(0)
+            .light_line_style(TRANSPARENT)
+            .x_desc("error, %")
+            .x_label_formatter(&|x| format!("{x}"))
+            .draw()?;
         for (index, bar) in bars.iter().enumerate() {
             let y = (count - 1 - index) as f64;
             if let Some(width) = bar.bar {
@@ -187,4 +208,38 @@ where
         .border_style(RGBColor(200, 200, 200))
         .draw()?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_logarithmic_axis_has_round_marks() {
+        assert_eq!(ticks(18.0, 210.0), [20.0, 50.0, 100.0, 200.0]);
+        assert_eq!(ticks(0.9, 1.1), [1.0]);
+    }
+
+    #[test]
+    fn a_distribution_ends_at_one_and_keeps_its_extremes() {
+        assert_eq!(distribution(&[]), []);
+        assert_eq!(distribution(&[7]), [(7.0, 1.0)]);
+        assert_eq!(distribution(&[1, 3]), [(1.0, 0.5), (3.0, 1.0)]);
+        let many: Vec<u64> = (0..10_000).collect();
+        let points = distribution(&many);
+        assert_eq!(points.len(), 201);
+        assert_eq!((points[0].0, points[200]), (0.0, (9999.0, 1.0)));
+    }
+
+    #[test]
+    fn what_cannot_be_drawn_is_left_out() {
+        assert_eq!(errors(&[]), None);
+        assert_eq!(over_time(&[], "CPU"), None);
+        let line = |points| Line { name: "a".into(), colour: line_colour(0), points };
+        assert_eq!(distributions(&[line(vec![])], "x", |x| x.to_string()), None);
+        // All samples zero, or one sample only: a degenerate axis still draws.
+        for value in [0.0, 5.0] {
+            assert!(distributions(&[line(vec![(value, 1.0)])], "x", |x| x.to_string()).is_some());
+        }
+    }
 }
