@@ -24,8 +24,20 @@ const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:
 
 /// What containers usually keep (the default set of Docker): CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL,
 /// SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, MKNOD, AUDIT_WRITE, SETFCAP.
-const CAPABILITIES: u64 = 1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8
-    | 1 << 10 | 1 << 13 | 1 << 18 | 1 << 27 | 1 << 29 | 1 << 31;
+const CAPABILITIES: u64 = 1 << 0
+    | 1 << 1
+    | 1 << 3
+    | 1 << 4
+    | 1 << 5
+    | 1 << 6
+    | 1 << 7
+    | 1 << 8
+    | 1 << 10
+    | 1 << 13
+    | 1 << 18
+    | 1 << 27
+    | 1 << 29
+    | 1 << 31;
 
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 /// Arguments of variadic calls need their full width: the kernel checks all 64 bits of prctl's.
@@ -102,7 +114,8 @@ impl Prepared {
             return Err(invalid(format!("filter of {} bytes is no array of instructions", start.filter.len())));
         }
         // SAFETY: sock_filter is plain data without padding or invalid values, and each chunk has its size.
-        let filter = filter.map(|bytes| unsafe { bytes.as_ptr().cast::<libc::sock_filter>().read_unaligned() }).collect();
+        let filter =
+            filter.map(|bytes| unsafe { bytes.as_ptr().cast::<libc::sock_filter>().read_unaligned() }).collect();
         let names = Names {
             program: String::from_utf8_lossy(&program).into_owned(),
             cwd: String::from_utf8_lossy(&start.cwd).into_owned(),
@@ -180,9 +193,7 @@ impl Prepared {
                 });
             }
             require(libc::setsid() as c_long, Step::Session);
-            let mut none: libc::sigset_t = zeroed();
-            libc::sigemptyset(&mut none);
-            require(libc::sigprocmask(libc::SIG_SETMASK, &none, null_mut()) as c_long, Step::Signals);
+            reset_signals();
             libc::umask(0o022);
             require(libc::chdir(self.cwd.as_ptr()) as c_long, Step::Directory);
             if let Some(set) = &self.cpus {
@@ -257,7 +268,9 @@ impl Prepared {
                 syscall(libc::SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, ZERO, ZERO, ZERO);
                 for capability in 0..64 as c_ulong {
                     // -1 past the last one that this kernel knows.
-                    if CAPABILITIES & (1 << capability) == 0 && syscall(libc::SYS_prctl, PR_CAPBSET_READ, capability) == 1 {
+                    if CAPABILITIES & (1 << capability) == 0
+                        && syscall(libc::SYS_prctl, PR_CAPBSET_READ, capability) == 1
+                    {
                         require(syscall(libc::SYS_prctl, PR_CAPBSET_DROP, capability), Step::Capabilities);
                     }
                 }
@@ -294,6 +307,29 @@ impl Prepared {
             fail(Step::Exec, errno)
         }
     }
+}
+
+/// Every signal unblocked and with its default action: whatever started `diecast` may ignore some, and an exec
+/// keeps that. Raw calls, because the C library refuses the two signals that it uses itself.
+///
+/// # Safety
+/// As [`Prepared::run`].
+unsafe fn reset_signals() {
+    /// Bytes of the kernel's own signal set.
+    const SET_BYTES: c_ulong = 8;
+    // The kernel's sigaction (four words), all zero: SIG_DFL, no flags.
+    let default = [ZERO; 4];
+    for signo in (1..=64).filter(|signo| ![libc::SIGKILL, libc::SIGSTOP].contains(signo)) {
+        // SAFETY: the action lives on this stack and has the kernel's layout.
+        let result = unsafe { syscall(libc::SYS_rt_sigaction, signo, &default, null_mut::<u64>(), SET_BYTES) };
+        // SAFETY: as of this function.
+        unsafe { require(result, Step::Signals) };
+    }
+    let none = ZERO;
+    // SAFETY: the set lives on this stack.
+    let result = unsafe { syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &none, null_mut::<u64>(), SET_BYTES) };
+    // SAFETY: as of this function.
+    unsafe { require(result, Step::Signals) };
 }
 
 /// The result of a call that must not fail.
@@ -334,7 +370,7 @@ pub fn read_failure(pipe: &OwnedFd, names: &Names) -> Option<Failure> {
     let what = match step {
         s if s == Step::Session as i32 => "start a session".into(),
         s if s == Step::Descriptors as i32 => "set up descriptors".into(),
-        s if s == Step::Signals as i32 => "unblock signals".into(),
+        s if s == Step::Signals as i32 => "reset signals".into(),
         s if s == Step::Directory as i32 => format!("change to directory '{}'", names.cwd),
         s if s == Step::Affinity as i32 => format!("pin to cpus {:?}", names.cpus),
         s if s == Step::TimerSlack as i32 => "set the timer slack".into(),

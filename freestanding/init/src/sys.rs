@@ -65,7 +65,8 @@ pub fn set_name(name: &std::ffi::CStr) {
 pub fn loopback_up() -> Result<()> {
     // SAFETY: the request structure lives on this stack, its name is terminated by the zeroes.
     unsafe {
-        let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?);
+        let socket =
+            OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0))?);
         let mut request: libc::ifreq = zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
@@ -166,7 +167,11 @@ pub fn reap_one() -> Option<(i32, End)> {
     // SAFETY: the status lives on this stack.
     let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) };
     (pid > 0).then(|| {
-        let end = if libc::WIFSIGNALED(status) { End::Signal(libc::WTERMSIG(status)) } else { End::Code(libc::WEXITSTATUS(status)) };
+        let end = if libc::WIFSIGNALED(status) {
+            End::Signal(libc::WTERMSIG(status))
+        } else {
+            End::Code(libc::WEXITSTATUS(status))
+        };
         (pid, end)
     })
 }
