@@ -124,6 +124,12 @@ fn throughput(tdf: &str, virtual_s: f64) {
     });
     let stats = lab.emulator.stop().unwrap();
     println!("TDF {tdf}: {:.3} Mbit/s of 100; lateness {:?}; yields {}", rate / 1e6, stats.lateness(), stats.yields);
+    let packets = (stats.packets_read + stats.packets_written) as f64;
+    println!(
+        "TDF {tdf}: {:.2} us of CPU and {:.2} wake-ups per packet read or written",
+        stats.cpu.0 as f64 / 1e3 / packets,
+        stats.wakeups as f64 / packets
+    );
     assert!((rate / 1e8 - 1.0).abs() <= 0.01, "{:.3} Mbit/s instead of 100 at TDF {tdf}", rate / 1e6);
     assert!(stats.pipes[2].dropped_queue_full > 0, "the bottleneck was never full");
     assert_eq!(stats.pipes[2].queue_packets_max, 1000);

@@ -4,4 +4,5 @@
 
 mod accuracy;
 mod lab;
+mod priority;
 mod segment;
