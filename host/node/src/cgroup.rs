@@ -274,6 +274,12 @@ impl Cgroup {
         Ok(pids.into_iter().collect())
     }
 
+    /// Kills all members, once.
+    pub(crate) fn kill(&self) {
+        self.thaw();
+        self.hierarchies.all.iter().for_each(|root| kill_members(&root.join(&self.path)));
+    }
+
     /// Kills all members and removes it everywhere. Tells what was removed; names what stays as an error.
     pub fn remove(&self) -> Result<Vec<String>, Vec<String>> {
         let mut removed = Vec::new();
@@ -286,13 +292,7 @@ impl Cgroup {
                 continue;
             }
             loop {
-                let mut pids = BTreeSet::new();
-                if members(&path, &mut pids).is_ok() {
-                    pids.iter().filter_map(|pid| Pid::from_raw(*pid as i32)).for_each(|pid| {
-                        // A member that has just ended is what we want.
-                        let _ = kill_process(pid, Signal::KILL);
-                    });
-                }
+                kill_members(&path);
                 match remove_tree(&path) {
                     Ok(()) => break removed.push(format!("cgroup {}", path.display())),
                     Err(_) if Instant::now() < give_up => std::thread::sleep(Duration::from_millis(2)),
@@ -337,6 +337,16 @@ pub(crate) fn kill_and_wait(process: ProcessId) -> bool {
         std::thread::sleep(Duration::from_millis(2));
     }
     killed
+}
+
+fn kill_members(directory: &Path) {
+    let mut pids = BTreeSet::new();
+    // A cgroup, or a member, that has just gone is what the caller wants.
+    if members(directory, &mut pids).is_ok() {
+        for pid in pids.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
 }
 
 fn members(directory: &Path, pids: &mut BTreeSet<u32>) -> std::io::Result<()> {

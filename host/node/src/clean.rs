@@ -5,12 +5,17 @@
 
 use crate::cgroup::{Hierarchies, Mount, ROOT, kill_and_wait};
 use crate::error::{NodeError, file};
-use crate::lab::{LAB_FILE, Owner, RECORD_FILE, Resource, STATE_DIR, UNFINISHED, lock};
+use crate::lab::{LAB_FILE, Owner, RECORD_FILE, Resource, STARTING_FILE, STATE_DIR, UNFINISHED, lock};
 use crate::process::ProcessId;
 use crate::runc;
+use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{UnmountFlags, unmount};
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a dying start may take.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A lab as its directory tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,6 +105,7 @@ pub(crate) fn remove_lab(
             removed.push(format!("process {} ({what})", process.pid));
         }
     }
+    wait_for_starts(path, id, hierarchies);
     for resource in &record {
         if let Resource::Container { id: node } = resource
             && path.join("runc").join(node).exists()
@@ -156,6 +162,17 @@ pub(crate) fn remove_lab(
         removed.push(format!("directory {}", path.display()));
     }
     Ok(removed)
+}
+
+/// A start that was under way when the lab died ends soon: its runc is killed with the thread that waits for it, and
+/// what runc has started dies with runc or here. Only then it is certain that nothing more appears.
+fn wait_for_starts(path: &Path, id: &str, hierarchies: &Hierarchies) {
+    let Ok(starting) = File::open(path.join(STARTING_FILE)) else { return };
+    let give_up = Instant::now() + START_TIMEOUT;
+    while flock(&starting, FlockOperation::NonBlockingLockExclusive).is_err() && Instant::now() < give_up {
+        hierarchies.cgroup(Path::new(ROOT).join(id)).kill();
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn lab_dirs(state: &Path) -> Result<Vec<PathBuf>, NodeError> {

@@ -3,6 +3,7 @@
 //! `/run/diecast/labs/<id>/` (owner only) holds:
 //! * `lab.json`: whose lab it is (pid, start time, boot), written before the directory gets its name;
 //! * `record.jsonl`: one line per resource outside of the directory, written **before** the resource is made;
+//! * `starting`: locked (flock) by whoever is about to make something of a node;
 //! * `control.sock`: the control socket, there from the start;
 //! * `runc/`, `nodes/`, `images/`, `init`: state of runc, layers and logs of nodes, what nodes share.
 //!
@@ -30,6 +31,7 @@ pub const STATE_DIR: &str = "/run/diecast";
 pub(crate) const LAB_FILE: &str = "lab.json";
 pub(crate) const RECORD_FILE: &str = "record.jsonl";
 pub(crate) const CONTROL_SOCKET: &str = "control.sock";
+pub(crate) const STARTING_FILE: &str = "starting";
 /// Directories of labs that are being made start so; then follow pid and start time of the maker.
 pub(crate) const UNFINISHED: &str = ".new-";
 
@@ -203,6 +205,14 @@ impl LabDir {
 
     pub(crate) fn node_dir(&self, node: &str) -> PathBuf {
         self.path.join("nodes").join(node)
+    }
+
+    /// Held while a node starts, by this process and by the runc that it calls; clean waits for it.
+    pub(crate) fn starting(&self) -> Result<File, NodeError> {
+        let path = self.path.join(STARTING_FILE);
+        let starting = private_file(&path)?;
+        flock(&starting, FlockOperation::LockShared).map_err(file("lock", &path))?;
+        Ok(starting)
     }
 
     pub(crate) fn init_file(&self) -> PathBuf {

@@ -11,7 +11,7 @@ use crate::{runc, sys};
 use diecast_init_protocol::{Reply, Request, Start};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -177,6 +177,7 @@ impl Node {
         if dir.exists() {
             return Err(NodeError::Exists { name, lab: lab.id().to_owned() });
         }
+        let held = lab.starting()?;
         let root_dir = dir.join("rootfs");
         fs::create_dir_all(&root_dir).map_err(file("create", &root_dir))?;
         let log = spec.log_dir.as_deref().unwrap_or(&dir).join(format!("{name}.init.log"));
@@ -198,7 +199,7 @@ impl Node {
         };
         bundle.write(&dir)?;
         let starting = Starting { name: &name, dir: &dir, root_dir: &root_dir, log: &log, runc_dir: lab.runc_dir() };
-        let started = starting.run(&overlays).and_then(|(init, channel)| {
+        let started = starting.run(&overlays, &held).and_then(|(init, channel)| {
             let init_fd = init.open().ok_or_else(|| starting.no_init("it has ended"))?;
             lab.record(&Resource::Process { process: init, what: format!("init of node {name}") })?;
             cgroup.set_quota(spec.quota)?;
@@ -390,7 +391,7 @@ struct Starting<'a> {
 }
 
 impl Starting<'_> {
-    fn run(&self, overlays: &[Overlay]) -> Result<(ProcessId, Channel), NodeError> {
+    fn run(&self, overlays: &[Overlay], held: &File) -> Result<(ProcessId, Channel), NodeError> {
         let (ours, inits) = channel::pair()?;
         let log = OpenOptions::new().create(true).append(true).open(self.log).map_err(file("create", self.log))?;
         let log_too = log.try_clone().map_err(file("duplicate", self.log))?;
@@ -400,7 +401,8 @@ impl Starting<'_> {
         // runc hands its own stdio to a detached container without a terminal.
         command.stdin(Stdio::from(inits)).stdout(log).stderr(log_too);
         let mounts = overlays.iter().map(|overlay| overlay.mount_below(self.root_dir)).collect::<Result<_, _>>()?;
-        sys::in_private_mounts(&mut command, mounts);
+        let held = held.try_clone().map_err(file("duplicate", self.dir))?;
+        sys::in_private_mounts(&mut command, mounts, held);
         let status = command.status();
         drop(command);
         let status = match status {

@@ -18,8 +18,10 @@ impl ProcessId {
     /// The process that has this pid now; `None` when there is none, or only a zombie.
     pub fn of(pid: u32) -> Option<ProcessId> {
         let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let (state, start_ticks) = parse_stat(&stat)?;
-        (!matches!(state, 'Z' | 'X')).then_some(ProcessId { pid, start_ticks })
+        let Stat { state, threads, start_ticks } = parse_stat(&stat)?;
+        // The first thread of a dying process may be a zombie while others still run.
+        let dead = matches!(state, 'Z' | 'X') && threads <= 1;
+        (!dead).then_some(ProcessId { pid, start_ticks })
     }
 
     /// The calling process.
@@ -51,12 +53,20 @@ pub(crate) fn boot_id() -> String {
     read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
-/// State and start time; the command in parentheses may itself hold spaces and parentheses.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    state: char,
+    threads: u64,
+    start_ticks: u64,
+}
+
+/// Fields 3, 20 and 22; the command in parentheses may itself hold spaces and parentheses.
+fn parse_stat(stat: &str) -> Option<Stat> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
-    // The state is field 3, so field 22 is the nineteenth after it.
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let threads = fields.nth(16)?.parse().ok()?;
+    let start_ticks = fields.nth(1)?.parse().ok()?;
+    Some(Stat { state, threads, start_ticks })
 }
 
 #[cfg(test)]
@@ -66,7 +76,7 @@ mod tests {
     #[test]
     fn a_command_with_parentheses_and_digits_is_skipped() {
         let stat = "12 (a) R 9) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 777 20 21";
-        assert_eq!(parse_stat(stat), Some(('S', 777)));
+        assert_eq!(parse_stat(stat), Some(Stat { state: 'S', threads: 17, start_ticks: 777 }));
     }
 
     #[test]

@@ -1,17 +1,19 @@
 //! The one place of this crate with unsafe code: what happens between fork and exec of runc.
 
 use crate::rootfs::OverlayMount;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 /// Lets `command` run in a mount namespace of its own with the overlays mounted in it, and die with the thread
 /// that waits for it. The container inherits the mounts; nobody else ever sees them, and nothing of them outlives
-/// the container.
-pub(crate) fn in_private_mounts(command: &mut Command, overlays: Vec<OverlayMount>) {
+/// the container. `held` is inherited open, so that its lock lasts as long as `command`.
+pub(crate) fn in_private_mounts(command: &mut Command, overlays: Vec<OverlayMount>, held: File) {
     let parent = rustix::process::getpid();
     let prepare = move || -> io::Result<()> {
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| at("set the death signal", e))?;
@@ -19,6 +21,7 @@ pub(crate) fn in_private_mounts(command: &mut Command, overlays: Vec<OverlayMoun
             // It died before the line above.
             return Err(io::Error::from(rustix::io::Errno::SRCH));
         }
+        fcntl_setfd(&held, FdFlags::empty()).map_err(|e| at("pass a lock on", e))?;
         // SAFETY: this is the only thread of a process that is about to exec; nothing in it relies on the
         // mount namespace it was forked in.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|e| at("unshare the mount namespace", e))?;

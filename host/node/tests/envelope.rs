@@ -67,7 +67,7 @@ fn every_exec_of_a_program_and_its_children_is_notified() {
     let Some(state) = State::new("envelope") else { return };
     let lab = state.lab();
     let node = node(&lab, "one");
-    let script = "grep -E '^(CapEff|Seccomp)' /proc/self/status; ls /proc/self/fd; /bin/sh -c 'exec true'";
+    let script = "grep -E '^(CapEff|Seccomp)' /proc/self/status; ls /proc/self/fd; /bin/sh -c 'exec /bin/true'";
     let (spec, handshake) = enveloped(["sh", "-c", script]);
     let supervisor = std::thread::spawn(move || {
         let handed = accept(handshake);

@@ -150,8 +150,9 @@ fn a_kill_at_any_moment_of_the_start_is_cleaned() {
         let lab = value(&helper.read_to("LAB"), "LAB");
         std::thread::sleep(Duration::from_millis(delay_ms));
         helper.kill();
+        eventually("a dead lab", Duration::from_secs(5), || labs_in(&state.0).unwrap().iter().all(|lab| !lab.alive));
         clean_in(&state.0).unwrap();
-        eventually("nothing left", Duration::from_secs(2), || cgroups(&lab) == (Vec::new(), Vec::new()));
+        assert_eq!(cgroups(&lab), (Vec::new(), Vec::new()), "killed after {delay_ms} ms");
         assert!(labs_in(&state.0).unwrap().is_empty());
     }
 }
