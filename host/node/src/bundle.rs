@@ -53,6 +53,12 @@ impl Bundle<'_> {
         let mut resources = json!({"devices": [{"allow": false, "access": "rwm"}]});
         if let Some(bytes) = self.memory_bytes {
             resources["memory"] = json!({"limit": bytes});
+            let swap_files = ["memory.memsw.limit_in_bytes", "memory.swap.max"];
+            let directory = self.cgroup.directory("memory")?;
+            if swap_files.iter().any(|name| directory.join(name).exists()) {
+                // Memory and swap together: no swap, which would be the host's disk at its own speed.
+                resources["memory"]["swap"] = json!(bytes);
+            }
         }
         if !self.cpus.is_empty() {
             let list: Vec<String> = self.cpus.iter().map(u32::to_string).collect();

@@ -190,13 +190,24 @@ impl Cgroup {
         unique.into_iter().collect()
     }
 
-    /// Makes it in every hierarchy; runc finds it and keeps it.
+    /// Makes it in every hierarchy, with all controllers; runc finds it and keeps it.
     pub fn create(&self) -> Result<(), NodeError> {
         for root in &self.hierarchies.all {
             let path = root.join(&self.path);
             fs::create_dir_all(&path).map_err(file("create cgroup", &path))?;
         }
+        if let Some(root) = self.hierarchies.v2.as_deref().filter(|_| self.hierarchies.is_v2()) {
+            let parents = self.path.ancestors().skip(1).map(|parent| root.join(parent));
+            // From the root down: a controller can only be handed on where it is.
+            parents.collect::<Vec<_>>().iter().rev().for_each(|parent| hand_controllers_on(parent));
+        }
         Ok(())
+    }
+
+    /// Processes that the kernel has killed because the memory limit was reached.
+    pub fn oom_kills(&self) -> Result<u64, NodeError> {
+        let name = if self.hierarchies.is_v2() { "memory.events" } else { "memory.oom_control" };
+        field(&self.directory("memory")?.join(name), "oom_kill")
     }
 
     /// CPU time used since it was made.
@@ -321,12 +332,26 @@ impl Cgroup {
     }
 
     fn stat_field(&self, field: &str) -> Result<u64, NodeError> {
-        let path = self.directory("cpu")?.join("cpu.stat");
-        let text = fs::read_to_string(&path).map_err(file("read", &path))?;
-        let value = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(' '));
-        // Fields of a mechanism that is switched off are left out by the kernel.
-        value.map_or(Ok(0), |value| value.parse().map_err(|_| NodeError::NotANumber { path, text: value.to_owned() }))
+        self::field(&self.directory("cpu")?.join("cpu.stat"), field)
     }
+}
+
+/// Gives the children of a v2 cgroup every controller that it has itself. One that can't be handed on is missed,
+/// with a message, by whoever needs its files.
+fn hand_controllers_on(cgroup: &Path) {
+    let have = fs::read_to_string(cgroup.join("cgroup.controllers")).unwrap_or_default();
+    for controller in have.split_ascii_whitespace() {
+        let _ = fs::write(cgroup.join("cgroup.subtree_control"), format!("+{controller}"));
+    }
+}
+
+/// The value of a line `name value`; zero without such a line, since the kernel leaves out the fields of a mechanism
+/// that is switched off.
+fn field(path: &Path, name: &str) -> Result<u64, NodeError> {
+    let text = fs::read_to_string(path).map_err(file("read", path))?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let wrong = |value: &str| NodeError::NotANumber { path: path.to_path_buf(), text: value.to_owned() };
+    value.map_or(Ok(0), |value| value.parse().map_err(|_| wrong(value)))
 }
 
 /// Kills one recorded process and waits until it is gone.
@@ -428,6 +453,13 @@ mod tests {
         assert_eq!(cgroup.cpu_usage_ns().unwrap(), 12_000);
         assert_eq!(cgroup.throttled().unwrap(), Throttled { nr_throttled: 3, throttled_ns: 4000 });
         assert_eq!(cgroup.memory_usage().unwrap(), 4096);
+        fs::write(directory.join("memory.events"), "oom 5\noom_kill 2\n").unwrap();
+        assert_eq!(cgroup.oom_kills().unwrap(), 2);
+        fs::write(root.join("diecast/l/cgroup.controllers"), "memory\n").unwrap();
+        cgroup.create().unwrap();
+        let handed = |parent: &str| fs::read_to_string(root.join(parent).join("cgroup.subtree_control")).unwrap();
+        assert_eq!((handed("").as_str(), handed("diecast/l").as_str()), ("+memory", "+memory"));
+        assert!(!directory.join("cgroup.subtree_control").exists(), "a node's own children get none");
         let quota = Quota { quota_us: 20_000, period_us: 100_000 };
         cgroup.set_quota(Some(quota)).unwrap();
         assert_eq!(cgroup.quota().unwrap(), Some(quota));

@@ -287,6 +287,11 @@ impl Node {
         self.cgroup.memory_usage()
     }
 
+    /// Processes of the node that the kernel has killed because its memory limit was reached.
+    pub fn oom_kills(&self) -> Result<u64, NodeError> {
+        self.cgroup.oom_kills()
+    }
+
     pub fn set_quota(&self, quota: Option<Quota>) -> Result<(), NodeError> {
         self.cgroup.set_quota(quota)
     }
@@ -343,6 +348,18 @@ impl Node {
     /// Kills everything in the node and removes its container and cgroups. Its directory stays until the lab ends.
     pub fn stop(mut self) -> Result<(), NodeError> {
         self.shut_down()
+    }
+
+    /// Stops nodes in parallel; all are stopped, and the first error is told.
+    pub fn stop_all(nodes: Vec<Node>) -> Result<(), NodeError> {
+        std::thread::scope(|scope| {
+            let stopping: Vec<_> = nodes.into_iter().map(|node| scope.spawn(|| node.stop())).collect();
+            let finished: Vec<_> = stopping
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect();
+            finished.into_iter().collect()
+        })
     }
 
     fn shut_down(&mut self) -> Result<(), NodeError> {

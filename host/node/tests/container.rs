@@ -147,6 +147,37 @@ fn names_files_and_directories_are_as_asked() {
 }
 
 #[test]
+fn installed_programs_run() {
+    let Some(state) = State::new("programs") else { return };
+    let lab = state.lab();
+    let mut spec = NodeSpec::new("one");
+    let path = "/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    spec.env.insert("PATH".into(), path.into());
+    let node = Node::start(&lab, spec).unwrap();
+    // Each prints 42 when it really works.
+    let programs = [
+        ("python3", "python3 -c 'import ssl, threading; print(6*7)'"),
+        ("node", "node -e 'console.log(6*7)'"),
+        ("go", "go version | grep -q go && echo 42"),
+        ("java", "java -version 2>&1 | grep -q version && echo 42"),
+        ("haproxy", "haproxy -v | grep -q HAProxy && echo 42"),
+        ("gunicorn", "gunicorn --version | grep -q gunicorn && echo 42"),
+        (
+            "redis-server",
+            "redis-server --save '' --port 0 --unixsocket /tmp/r.sock --daemonize yes > /dev/null; sleep 0.5; \
+             redis-cli -s /tmp/r.sock set answer 42 > /dev/null; redis-cli -s /tmp/r.sock get answer",
+        ),
+    ];
+    for (program, script) in programs {
+        if shell(&node, &state, &format!("command -v {program}")).exit != Exit::Code(0) {
+            println!("skipped {program}: not installed");
+            continue;
+        }
+        assert_eq!(shell(&node, &state, script).output, "42\n", "{program}");
+    }
+}
+
+#[test]
 fn rights_are_those_of_a_container() {
     let Some(state) = State::new("rights") else { return };
     let lab = state.lab();
@@ -220,6 +251,7 @@ fn limits_are_set_and_read_back() {
     assert_eq!(hog.exit, Exit::Signal(9));
     assert_eq!(shell(&node, &state, "exit 3").exit, Exit::Code(3));
     assert!(node.memory_usage().unwrap() <= 96 << 20);
+    assert_eq!(node.oom_kills().unwrap(), 1);
 
     // A fifth of a core for half a second.
     let before = (node.cpu_usage_ns().unwrap(), node.throttled().unwrap());
@@ -322,7 +354,8 @@ fn eight_nodes_start_in_parallel_and_leave_nothing() {
     assert_eq!(shell(&nodes[7], &state, "exit 0").exit, Exit::Code(0));
 
     let start = Instant::now();
-    drop(nodes);
+    Node::stop_all(nodes).unwrap();
+    assert_eq!(lab.status().nodes, []);
     let path = lab.path().to_owned();
     lab.remove().unwrap();
     println!("stopped in {:?}", start.elapsed());
