@@ -2,7 +2,7 @@
 # Runs the web tier on this machine's loopback, without DieCast, and prints what it costs in CPU time:
 # start-up of each program, CPU per request of each tier, and the load each tier could carry at its node's speed.
 #   examples/web-tier/measure.sh [RATE] [SECONDS]        (default 200 requests/s for 10 s)
-# Needs haproxy, redis, gunicorn, python3-jinja2, python3-redis and a release build of diecast-loadgen.
+# Needs haproxy, redis, uwsgi, python3-jinja2, python3-redis and a release build of diecast-loadgen.
 # Ports 17080 to 17084 and 17379 must be free; LOADGEN names another load generator binary.
 set -euo pipefail
 rate=${1:-200} seconds=${2:-10}
@@ -20,9 +20,9 @@ trap stop EXIT
 
 fail() { echo "measure.sh: $*" >&2; tail -n 20 "$work"/*.log >&2; exit 1; }
 
-for program in haproxy redis-server redis-cli gunicorn curl; do
+for program in haproxy redis-server redis-cli uwsgi curl; do
     command -v "$program" >/dev/null || {
-        echo "measure.sh: no $program; apt-get install haproxy redis gunicorn python3-jinja2 python3-redis curl" >&2
+        echo "measure.sh: no $program; apt-get install curl haproxy python3-jinja2 python3-redis redis uwsgi-core uwsgi-plugin-python3" >&2
         exit 3
     }
 done
@@ -70,8 +70,7 @@ cpu_ns() {
 start db env DB_PORT=17379 "$here/db.sh" --bind 127.0.0.1
 within 10 grep -q 'items loaded' "$work/db.log"
 for i in 1 2 3 4; do
-    start "app-$i" env DB_HOST=127.0.0.1 DB_PORT=17379 BIND=127.0.0.1:1708$i PYTHONDONTWRITEBYTECODE=1 \
-        /usr/bin/gunicorn -c "$here/gunicorn.conf.py"
+    start "app-$i" env DB_HOST=127.0.0.1 DB_PORT=17379 BIND=127.0.0.1:1708$i uwsgi --ini "$here/uwsgi.ini"
     within 20 curl -fs "http://127.0.0.1:1708$i/health"
 done
 start lb env LB_BIND=127.0.0.1:17080 APP_1=127.0.0.1:17081 APP_2=127.0.0.1:17082 APP_3=127.0.0.1:17083 \
