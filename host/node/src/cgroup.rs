@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// Top of all our cgroups in each hierarchy.
 pub(crate) const ROOT: &str = "diecast";
 
+/// How often to try again when a parent vanishes.
+const CREATE_RETRIES: u32 = 20;
+
 /// How long to wait for killed processes to leave a cgroup.
 const EMPTY_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -194,7 +197,15 @@ impl Cgroup {
     pub fn create(&self) -> Result<(), NodeError> {
         for root in &self.hierarchies.all {
             let path = root.join(&self.path);
-            fs::create_dir_all(&path).map_err(file("create cgroup", &path))?;
+            // Another lab that ends may remove the common parent between its making and its use.
+            let mut result = fs::create_dir_all(&path);
+            for _ in 0..CREATE_RETRIES {
+                if !result.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+                    break;
+                }
+                result = fs::create_dir_all(&path);
+            }
+            result.map_err(file("create cgroup", &path))?;
         }
         if let Some(root) = self.hierarchies.v2.as_deref().filter(|_| self.hierarchies.is_v2()) {
             let parents = self.path.ancestors().skip(1).map(|parent| root.join(parent));

@@ -133,12 +133,8 @@ impl LabDir {
             removed: false,
         };
         lab.control = Some(control::serve(&lab.path.join(CONTROL_SOCKET), lab.status.clone())?);
-        let cgroup = lab.cgroup("");
         lab.record(&Resource::Cgroup { path: Path::new(ROOT).join(&lab.id) })?;
-        // clean removes the common parent when it is empty, under the same lock.
-        let lock = lock(state)?;
-        cgroup.create()?;
-        drop(lock);
+        lab.cgroup("").create()?;
         rootfs::write_init(&lab.init_file())?;
         Ok(lab)
     }
@@ -187,6 +183,7 @@ impl LabDir {
     fn tear_down(&mut self) -> Result<Vec<String>, NodeError> {
         self.control = None;
         let removed = clean::remove_lab(&self.path, &self.id, &self.hierarchies, true)?;
+        self.hierarchies.cgroup(ROOT).remove_if_empty();
         self.removed = true;
         Ok(removed)
     }
@@ -260,7 +257,7 @@ impl Drop for LabDir {
     }
 }
 
-/// Held while the common cgroup parent is used or removed, and by clean.
+/// One clean at a time.
 pub(crate) fn lock(state: &Path) -> Result<File, NodeError> {
     let path = state.join("lock");
     let lock = private_file(&path)?;

@@ -42,9 +42,14 @@ struct Helper {
 
 impl Helper {
     fn start(state: &State) -> Helper {
+        Helper::start_with_path(state, &std::env::var("PATH").unwrap())
+    }
+
+    fn start_with_path(state: &State, path: &str) -> Helper {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "helper", "--nocapture"])
             .env(HELPER, &state.0)
+            .env("PATH", path)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -155,6 +160,32 @@ fn a_kill_at_any_moment_of_the_start_is_cleaned() {
         assert_eq!(cgroups(&lab), (Vec::new(), Vec::new()), "killed after {delay_ms} ms");
         assert!(labs_in(&state.0).unwrap().is_empty());
     }
+}
+
+/// The end of a start that was under way is awaited, whatever it still makes: here a runc that leaves a process
+/// behind which makes a cgroup half a second later.
+#[test]
+fn clean_waits_for_a_start_under_way() {
+    let Some(state) = State::new("late") else { return };
+    let bin = state.0.join("bin");
+    fs::create_dir_all(&bin).unwrap();
+    let runc = "#!/bin/sh\nlab=$(basename $(dirname $2))\n\
+        (sleep 0.5; for h in /sys/fs/cgroup/cpu /sys/fs/cgroup; do [ -d $h ] && mkdir -p $h/diecast/$lab/late && break; done) &\n\
+        echo x > $(dirname $2)/called\nexec sleep 100\n";
+    fs::write(bin.join("runc"), runc).unwrap();
+    assert!(Command::new("chmod").arg("755").arg(bin.join("runc")).status().unwrap().success());
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let mut helper = Helper::start_with_path(&state, &path);
+    let lab = value(&helper.read_to("LAB"), "LAB");
+    let called = state.0.join("labs").join(&lab).join("called");
+    eventually("a call of runc", Duration::from_secs(5), || called.exists());
+    let killed = Instant::now();
+    helper.kill();
+    eventually("a dead lab", Duration::from_secs(5), || labs_in(&state.0).unwrap().iter().all(|lab| !lab.alive));
+    clean_in(&state.0).unwrap();
+    // The late process has ended by now, and cannot have made anything since.
+    std::thread::sleep(Duration::from_millis(700).saturating_sub(killed.elapsed()));
+    assert_eq!(cgroups(&lab), (Vec::new(), Vec::new()));
 }
 
 #[test]
