@@ -1,6 +1,6 @@
 //! The model: frames in, due frames out, everything between in virtual time.
 
-use core::cmp::Ordering;
+use core::cmp::{Ordering, Reverse};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -114,9 +114,14 @@ pub struct Network {
     routes: Routes,
     frame_bytes_max: usize,
     events: BinaryHeap<Event>,
+    /// For each event the earliest instant at which its frame can be delivered, then the event's own order, by
+    /// which entries of processed events are told.
+    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs, u64)>>,
     seq: u64,
     /// Nothing happens before this instant any more.
     processed: VirtNs,
+    /// Order of the last processed event.
+    processed_seq: u64,
     /// Last release of flows that paid a debt, in the future when it was set.
     releases: BTreeMap<(NodeIx, u64), VirtNs>,
     spare: Vec<Vec<u8>>,
@@ -138,8 +143,10 @@ impl Network {
             routes: Routes::new(spec)?,
             frame_bytes_max: spec.mtu as usize + ETHERNET_HEADER_BYTES,
             events: BinaryHeap::new(),
-            seq: 0,
+            earliest: BinaryHeap::new(),
+            seq: 1,
             processed: VirtNs(0),
+            processed_seq: 0,
             releases: BTreeMap::new(),
             spare: Vec::new(),
         };
@@ -270,17 +277,28 @@ impl Network {
         release
     }
 
-    /// When something happens next: the caller then calls [`Network::pop_due`].
+    /// No delivery is due before this instant: the caller calls [`Network::pop_due`] then, not at every hop. It may
+    /// find nothing due yet, when a packet has to wait in a queue, and asks again.
     pub fn next_due(&self) -> Option<VirtNs> {
-        self.events.peek().map(|e| e.due)
+        self.earliest.peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
+        let delivery = self.advance(now);
+        // Events leave in order, so exactly those up to the last processed one are done.
+        let done = (self.processed, self.processed_seq);
+        while self.earliest.peek().is_some_and(|Reverse((_, due, seq))| (*due, *seq) <= done) {
+            self.earliest.pop();
+        }
+        delivery
+    }
+
+    fn advance(&mut self, now: VirtNs) -> Option<Delivery> {
         while self.events.peek().is_some_and(|e| e.due <= now) {
             let event = self.events.pop()?;
-            self.processed = event.due;
+            (self.processed, self.processed_seq) = (event.due, event.seq);
             let here = self.node_of_vertex[event.vertex.at()];
             match event.dest {
                 Dest::One(to) if here == Some(to) => return Some(self.deliver(to, event.frame, event.due)),
@@ -347,6 +365,11 @@ impl Network {
     fn push(&mut self, due: VirtNs, vertex: VertexIx, dest: Dest, frame: Vec<u8>) {
         let seq = self.seq;
         self.seq += 1;
+        let least = match &dest {
+            Dest::One(to) => self.routes.least(vertex.at(), *to, frame.len()),
+            Dest::Group(_) => VirtSpan(0),
+        };
+        self.earliest.push(Reverse((due.plus(least), due, seq)));
         self.events.push(Event { due, seq, vertex, dest, frame });
     }
 

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::spec::{NetError, NetSpec, NodeIx, PipeIx, VertexKind};
+use diecast_core_vtime::{NS_PER_S, VirtSpan};
+
+use crate::spec::{NetError, NetSpec, NodeIx, PipeIx, PipeSpec, VertexKind};
 
 /// Next pipes towards each node.
 #[derive(Clone, Debug)]
@@ -11,6 +13,26 @@ pub(crate) struct Routes {
     vertices: usize,
     /// `next[node * vertices + vertex]`.
     next: Vec<Option<PipeIx>>,
+    /// Same order: what the way from there to the node takes at least.
+    ahead: Vec<Ahead>,
+}
+
+/// The least time of a way: its delays, and its serialisation time per byte in units of 2^-20 ns, rounded down.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Ahead {
+    delay_ns: u64,
+    per_byte: u64,
+}
+
+impl Ahead {
+    /// The way that begins with this pipe and goes on like `self`. Bound: 8 * 10^9 * 2^20 is below 2^53.
+    fn after(self, pipe: &PipeSpec) -> Ahead {
+        let per_byte = pipe.bandwidth_bps.map_or(0, |bps| ((8 * NS_PER_S) << 20) / bps);
+        Ahead {
+            delay_ns: self.delay_ns.saturating_add(pipe.delay_ns),
+            per_byte: self.per_byte.saturating_add(per_byte),
+        }
+    }
 }
 
 impl Routes {
@@ -45,13 +67,35 @@ impl Routes {
                 }
             }
         }
-        Ok(Routes { vertices, next })
+        let ahead =
+            (0..next.len()).map(|i| least_ahead(spec, &next[i / vertices * vertices..][..vertices], i % vertices));
+        let ahead = ahead.collect();
+        Ok(Routes { vertices, next, ahead })
+    }
+
+    /// What a frame of `bytes` needs at least from `vertex` to a node: nothing on the way has to wait, roundings are
+    /// downwards.
+    pub(crate) fn least(&self, vertex: usize, to: NodeIx, bytes: usize) -> VirtSpan {
+        let ahead = self.ahead[to.at() * self.vertices + vertex];
+        let sending = (u128::from(ahead.per_byte) * bytes as u128) >> 20;
+        VirtSpan(ahead.delay_ns.saturating_add(u64::try_from(sending).unwrap_or(u64::MAX)))
     }
 
     /// The pipe to take at `vertex` towards `to`; `None` at the destination itself.
     pub(crate) fn next(&self, vertex: usize, to: NodeIx) -> Option<PipeIx> {
         self.next[to.at() * self.vertices + vertex]
     }
+}
+
+/// Sums up the way from `vertex` along the next pipes towards one node.
+fn least_ahead(spec: &NetSpec, next: &[Option<PipeIx>], vertex: usize) -> Ahead {
+    let mut sum = Ahead::default();
+    let mut at = vertex;
+    while let Some(pipe) = next[at].map(|p| &spec.pipes[p.at()]) {
+        sum = sum.after(pipe);
+        at = pipe.to.at();
+    }
+    sum
 }
 
 /// (delay, pipes) from each vertex to `dest`: Dijkstra over the reversed graph. Sums fit 128 bits always.

@@ -35,7 +35,7 @@ fn one_packet_pays_serialisation_and_delay_on_every_pipe() {
     let spec = pair(Link { bandwidth_bps: Some(100_000_000), delay_ns: 5_000_000, ..Link::default() });
     let mut net = Network::new(&spec).unwrap();
     net.ingress(VirtNs(1000), A, data(&spec, A, B, 1514), NO_DEBT);
-    assert_eq!(net.next_due(), Some(VirtNs(1000)));
+    assert_eq!(net.next_due(), Some(VirtNs(1000 + 2 * 5_121_120)), "one call for the whole way");
     assert_eq!(net.pop_due(VirtNs(1000 + 2 * 5_121_120 - 1)), None, "never early");
     let d = net.pop_due(VirtNs(1000 + 2 * 5_121_120)).unwrap();
     // 1514 bytes at 100 Mbit/s are 121,120 ns, twice, and 5 ms of delay, twice.
@@ -76,6 +76,38 @@ fn departures_chain_in_virtual_time_however_late_the_host_is() {
     }
     from_prompt.extend(all(&mut prompt));
     assert_eq!(from_prompt, all(&mut late));
+}
+
+/// A caller that sleeps until `next_due` misses nothing and is not woken for every hop.
+#[test]
+fn next_due_is_never_after_a_delivery_and_seldom_before_one() {
+    for bps in [Some(100_000_000), Some(333_333_333), Some(7_777), None] {
+        let spec = pair(Link { bandwidth_bps: bps, delay_ns: 5_000_000, ..Link::default() });
+        let mut net = Network::new(&spec).unwrap();
+        let (mut calls, mut due) = (0, Vec::new());
+        for k in 0..50u64 {
+            net.ingress(VirtNs(k * 3_000), A, data(&spec, A, B, 100 + 20 * k as usize), NO_DEBT);
+        }
+        while let Some(now) = net.next_due() {
+            calls += 1;
+            assert!(calls < 1000, "no progress at {now:?}");
+            while let Some(d) = net.pop_due(now) {
+                assert_eq!(d.due, now, "the caller came too late");
+                due.push(d.due);
+            }
+        }
+        assert_eq!(due.len(), 50, "{bps:?}");
+        // A packet is looked at when it may arrive, after the queue, and up to twice within the nanosecond before.
+        assert!(calls <= 4 * 50, "{calls} calls for 50 deliveries at {bps:?}");
+        let prompt = {
+            let mut net = Network::new(&spec).unwrap();
+            for k in 0..50u64 {
+                net.ingress(VirtNs(k * 3_000), A, data(&spec, A, B, 100 + 20 * k as usize), NO_DEBT);
+            }
+            all(&mut net).into_iter().map(|d| d.due).collect::<Vec<_>>()
+        };
+        assert_eq!(due, prompt, "{bps:?}");
+    }
 }
 
 #[test]
