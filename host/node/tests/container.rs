@@ -399,3 +399,54 @@ fn common_leftovers(id: &str) -> Vec<String> {
     let found = Command::new("find").args(["/sys/fs/cgroup", "-path", &format!("*/diecast/{id}*")]).output().unwrap();
     String::from_utf8(found.stdout).unwrap().lines().map(str::to_owned).collect()
 }
+
+/// Set for a copy of this test process that runs in a mount namespace of its own: the state directory it uses.
+const SUBMOUNT_STATE: &str = "DIECAST_TEST_SUBMOUNT";
+
+/// Not a test of its own: the part of the next one that sees the additional mount.
+#[test]
+fn submount_helper() {
+    let Some(path) = std::env::var_os(SUBMOUNT_STATE) else { return };
+    let state = State(path.into());
+    {
+        let lab = state.lab();
+        let mut spec = NodeSpec::new("one");
+        spec.files = vec![NodeFile::text("/srv/sub/given", "given\n")];
+        let node = Node::start(&lab, spec).unwrap();
+        let ran = shell(
+            &node,
+            &state,
+            "cat /srv/sub/installed /srv/sub/given; echo new > /srv/sub/installed; cat /srv/sub/installed",
+        );
+        assert_eq!(ran.output, "program\ngiven\nnew\n");
+    }
+    // The state directory, and with it the file system mounted at /srv, belongs to the test that called.
+    std::mem::forget(state);
+}
+
+#[test]
+fn a_file_system_mounted_below_the_hosts_root_is_part_of_a_nodes() {
+    let Some(state) = State::new("submount") else { return };
+    if fs::read_to_string("/proc/mounts").unwrap().contains(" /run tmpfs ") {
+        println!("skipped submount: /run is no disk here, so a bind mount of it is none either");
+        return;
+    }
+    let disk = state.0.join("disk");
+    fs::create_dir_all(disk.join("sub")).unwrap();
+    fs::write(disk.join("sub/installed"), "program\n").unwrap();
+    let script = format!("mount --bind {} /srv && exec \"$0\" --exact submount_helper --nocapture", disk.display());
+    let helper = Command::new("unshare")
+        .args(["--mount", "sh", "-c", &script])
+        .arg(std::env::current_exe().unwrap())
+        .env(SUBMOUNT_STATE, &state.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&helper.stdout);
+    assert!(helper.status.success(), "{said}{}", String::from_utf8_lossy(&helper.stderr));
+    assert_eq!(
+        fs::read_to_string(disk.join("sub/installed")).unwrap(),
+        "program\n",
+        "the host's own file is as it was"
+    );
+    assert!(!disk.join("sub/given").exists());
+}
