@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 
-use crate::lab::{Lab, echo, echo_server, median, skip};
+use crate::lab::{Lab, echo, echo_server, measure_at_priority, median, skip};
 
 /// IPv4 and UDP headers plus 14 bytes of Ethernet: what the rate counts beside the payload.
 const OVERHEAD: usize = 20 + 8 + 14;
@@ -37,8 +37,8 @@ fn round_trip_ms(frame_bytes: usize) -> f64 {
 fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
     let lab = Lab::start(three_pipes(), tdf);
     let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
-    thread::scope(|s| {
-        s.spawn(|| echo_server(&server));
+    let client_thread = || {
+        measure_at_priority();
         for bytes in [64, 1472] {
             let mut payload = vec![0; bytes];
             echo(&client, lab.v4(1, 4000), &mut payload, 0);
@@ -51,6 +51,10 @@ fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
             assert!(ms[0] >= want - 1e-3, "a round trip of {:.4} ms is shorter than {want:.4}", ms[0]);
         }
         client.send_to(&[0], lab.v4(1, 4000)).unwrap();
+    };
+    thread::scope(|s| {
+        s.spawn(|| echo_server(&server));
+        s.spawn(client_thread);
     });
     let stats = lab.emulator.stop().unwrap();
     println!("TDF {tdf}: lateness {:?}, {:?}", stats.lateness(), stats.scheduling);
@@ -92,6 +96,7 @@ fn blast(lab: &Lab, from: usize, to: std::net::SocketAddr, payload: usize, per_v
 /// Bits per virtual second, Ethernet header counted, that `node` received in the window, from the first to the last
 /// datagram that came in it.
 fn receive_rate(lab: &Lab, socket: &std::net::UdpSocket, from: Instant, until: Instant) -> f64 {
+    measure_at_priority();
     let mut buffer = [0; 2048];
     let (mut bytes, mut first, mut last) = (0usize, None, None);
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
