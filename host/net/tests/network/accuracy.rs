@@ -188,3 +188,13 @@ fn a_dumbbell_shares_its_bottleneck() {
         assert!((rate - 10.0).abs() <= 2.0, "shares {rates:?} are not equal");
     }
 }
+
+/// Long, because every virtual second lasts 100 real ones.
+#[test]
+#[ignore = "takes 75 s; run with --ignored"]
+fn tdf_100_is_arithmetic_too() {
+    if !skip() {
+        round_trip("100", 0.2, 1);
+        throughput("100", 0.3);
+    }
+}
