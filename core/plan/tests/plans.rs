@@ -163,6 +163,29 @@ fn programs_and_load_are_resolved_per_node() {
 }
 
 #[test]
+fn the_start_order_is_the_catalogs_over_all_nodes() {
+    // The catalog's order is not the nodes' order: the database comes first, the generators serve a file last.
+    let text = WEB_TIER
+        .replace("programs:\n", "programs:\n  - {on: [db, app], run: [first]}\n")
+        .replace("workload:\n", "  - {on: load, run: [last]}\n\nworkload:\n");
+    let e = parse("web-tier.yaml", &text, &[]).unwrap_or_else(|f| panic!("{f:?}"));
+    let p = plan(&e, &host(), &options(Mode::Baseline, None, None)).unwrap();
+    let order: Vec<_> =
+        p.programs_in_start_order().iter().map(|(n, p)| format!("{} {} {}", p.order, n.name, p.argv[0])).collect();
+    assert_eq!(order[..5], ["0 app-1 first", "0 app-2 first", "0 app-3 first", "0 app-4 first", "0 db first"]);
+    assert_eq!(order[5], "1 lb haproxy");
+    assert_eq!(order[10..], ["3 db redis-server", "4 load-1 last", "4 load-2 last"]);
+}
+
+#[test]
+fn loss_becomes_a_probability() {
+    let e = parse("web-tier.yaml", &WEB_TIER.replace("loss: 0%", "loss: 0.25%"), &[]).unwrap();
+    let p = plan(&e, &host(), &options(Mode::Diecast, Some("10"), None)).unwrap();
+    assert_eq!((p.net.pipes[15].loss, p.net.pipes[16].loss, p.net.pipes[17].loss), (0.0, 0.0025, 0.0025));
+    assert!(p.render().contains("256 packets  0.25 %"), "{}", p.render());
+}
+
+#[test]
 fn a_plan_is_data() {
     let json = serde_json::to_value(make(Mode::Diecast, Some("3/2"), None)).unwrap();
     assert_eq!(json["tdf"], "3/2");
@@ -172,4 +195,19 @@ fn a_plan_is_data() {
     assert_eq!(json["expected_real_ns"], 37_500_000_000u64);
     assert_eq!(json["metrics"][1]["source"]["samples"], "latency_ns.bin");
     assert_eq!(json["net"]["nodes"].as_array().unwrap().len(), 8);
+}
+
+/// The demo's catalog must fit the smallest machine that it is made for: two CPUs.
+#[test]
+fn the_example_of_the_tree_fits_two_cores_in_every_mode_that_it_is_validated_in() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/web-tier.yaml");
+    let e = parse("web-tier.yaml", &std::fs::read_to_string(path).unwrap(), &[]).unwrap();
+    for o in [
+        options(Mode::Baseline, None, None),
+        options(Mode::Diecast, None, Some("10")),
+        options(Mode::Naive, None, Some("10")),
+    ] {
+        let p = plan(&e, &host(), &o).unwrap_or_else(|r| panic!("{r}"));
+        assert!(p.nodes.len() >= 8 && p.nodes.iter().any(|n| n.load.is_some()));
+    }
 }
