@@ -1,1 +1,3 @@
-//! See ARCHITECTURE.md.
+//! Carries things out: one command in a frame of its own, or a whole plan.
+
+pub mod frame;

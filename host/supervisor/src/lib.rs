@@ -1,1 +1,18 @@
-//! See ARCHITECTURE.md.
+//! Frames as Linux processes live in them: the blob's image, the memory it shares, every exec, every meter.
+
+mod exec;
+mod frame;
+pub mod image;
+pub mod probe;
+mod supervisor;
+
+pub use exec::ExecError;
+pub use frame::{CpuConfig, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
+pub use supervisor::{Counts, Supervisor};
+
+use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};
+
+/// The seccomp filter that every process of a frame carries, as bytes.
+pub fn filter() -> Vec<u8> {
+    diecast_core_syscalls::filter_bytes((BLOB_ADDR, BLOB_ADDR + BLOB_LEN_MAX - 1), TRAP_MAGIC)
+}

@@ -1,0 +1,165 @@
+//! Reading clocks and translating spans and deadlines.
+
+use core::sync::atomic::Ordering;
+
+use diecast_core_abi::ThreadSlot;
+use diecast_core_syscalls::nr::CLOCK_GETTIME;
+use diecast_core_vtime::{NS_PER_S, RealNs, Segment, VirtNs};
+
+use crate::sys::{self, Ret};
+use crate::user::Timespec;
+use crate::{meter, node, process};
+
+pub const REALTIME: i32 = 0;
+pub const MONOTONIC: i32 = 1;
+pub const PROCESS_CPU: i32 = 2;
+pub const THREAD_CPU: i32 = 3;
+pub const RAW: i32 = 4;
+pub const REALTIME_COARSE: i32 = 5;
+pub const MONOTONIC_COARSE: i32 = 6;
+pub const BOOTTIME: i32 = 7;
+pub const REALTIME_ALARM: i32 = 8;
+pub const BOOTTIME_ALARM: i32 = 9;
+pub const TAI: i32 = 11;
+
+/// Seconds from which the kernel takes a time for "never".
+const SEC_NEVER: i64 = 9_223_372_036;
+/// A time that the kernel turns into "never".
+pub const FOREVER: Timespec = Timespec { sec: i64::MAX, nsec: 0 };
+
+pub fn valid(t: Timespec) -> bool { t.sec >= 0 && (t.nsec as u64) < NS_PER_S }
+
+/// Nanoseconds of a valid time, saturating.
+pub fn ns_of(t: Timespec) -> u64 {
+    if t.sec >= SEC_NEVER { u64::MAX } else { t.sec as u64 * NS_PER_S + t.nsec as u64 }
+}
+
+pub fn timespec(ns: u64) -> Timespec { Timespec { sec: (ns / NS_PER_S) as i64, nsec: (ns % NS_PER_S) as i64 } }
+
+fn timespec_signed(ns: i64) -> Timespec {
+    Timespec { sec: ns.div_euclid(NS_PER_S as i64), nsec: ns.rem_euclid(NS_PER_S as i64) }
+}
+
+/// One of the kernel's clocks, through its own vDSO.
+#[inline(always)]
+pub fn kernel_ns(clock: i32) -> u64 {
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    let f = process().kernel_clock_gettime.load(Ordering::Relaxed);
+    if f == 0 {
+        sys::plain(CLOCK_GETTIME, [clock as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    } else {
+        // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped; it writes a
+        // timespec.
+        let f: extern "C" fn(i32, *mut Timespec) -> i32 = unsafe { core::mem::transmute(f) };
+        f(clock, &mut t);
+    }
+    (t.sec as u64).wrapping_mul(NS_PER_S).wrapping_add(t.nsec as u64)
+}
+
+pub fn now_real() -> RealNs { RealNs(kernel_ns(MONOTONIC)) }
+
+/// Virtual clock minus virtual MONOTONIC.
+fn offset(clock: i32) -> i64 {
+    let n = node();
+    let o = match clock {
+        REALTIME | REALTIME_COARSE | REALTIME_ALARM => &n.realtime_off_ns,
+        BOOTTIME | BOOTTIME_ALARM => &n.boottime_off_ns,
+        TAI => &n.tai_off_ns,
+        RAW => &n.raw_off_ns,
+        _ => return 0,
+    };
+    o.load(Ordering::Relaxed)
+}
+
+/// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.
+fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec { timespec(node().slowness().mul_floor(real_ns.saturating_sub(cost_ns))) }
+
+/// A clock as the program sees it, or the kernel's error.
+#[inline(always)]
+pub fn read(clock: i32) -> Result<Timespec, Ret> {
+    let source = match clock {
+        REALTIME | MONOTONIC | RAW | BOOTTIME | TAI => MONOTONIC,
+        REALTIME_COARSE | MONOTONIC_COARSE => MONOTONIC_COARSE,
+        _ => return read_other(clock),
+    };
+    let s = node().segment();
+    let v = s.v_of(RealNs(kernel_ns(source)));
+    Ok(timespec_signed((v.0 as i64).wrapping_add(offset(clock))))
+}
+
+#[inline(never)]
+fn read_other(clock: i32) -> Result<Timespec, Ret> {
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    let r = sys::plain(CLOCK_GETTIME, [clock as u32 as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    if r < 0 {
+        return Err(r);
+    }
+    let ns = ns_of(t);
+    Ok(match clock {
+        THREAD_CPU => {
+            let cost = meter::find_slot(sys::gettid()).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed));
+            cpu_out(ns, cost)
+        }
+        PROCESS_CPU => cpu_out(ns, process().cost_ns.load(Ordering::Relaxed)),
+        // Another process's or thread's CPU clock (low bits 0 to 2; 3 would be a device's clock).
+        c if c < 0 && c & 3 != 3 => cpu_out(ns, 0),
+        REALTIME_ALARM | BOOTTIME_ALARM => {
+            let v = node().segment().v_of(now_real());
+            timespec_signed((v.0 as i64).wrapping_add(offset(clock)))
+        }
+        _ => t,
+    })
+}
+
+/// True for clocks that count CPU time.
+pub fn is_cpu(clock: i32) -> bool { clock == PROCESS_CPU || clock == THREAD_CPU || (clock < 0 && clock & 3 != 3) }
+
+/// Real length of a virtual span in ns, rounded up; zero only for zero; `u64::MAX` is never.
+pub fn span_in(clock: i32, v_ns: u64) -> u64 {
+    if v_ns == u64::MAX || v_ns == 0 {
+        return v_ns;
+    }
+    if is_cpu(clock) {
+        return node().speed().mul_up(v_ns).max(1);
+    }
+    let s = node().segment();
+    if s.rate.int == 0 && s.rate.frac == 0 { u64::MAX } else { s.inverse.mul_up(v_ns).max(1) }
+}
+
+/// Virtual length of a remaining real span in ns, rounded up; zero only for zero.
+pub fn span_out(clock: i32, r_ns: u64) -> u64 {
+    if r_ns == u64::MAX || r_ns == 0 {
+        return r_ns;
+    }
+    if is_cpu(clock) { node().slowness().mul_up(r_ns).max(1) } else { node().segment().rate.mul_up(r_ns).max(1) }
+}
+
+pub fn rel_in(clock: i32, t: Timespec) -> Timespec {
+    let ns = span_in(clock, ns_of(t));
+    if ns >= SEC_NEVER as u64 * NS_PER_S { FOREVER } else { timespec(ns) }
+}
+
+/// A kernel deadline for a virtual deadline on `clock`: never early, at least 1 ns (zero would disarm).
+pub fn abs_in(clock: i32, t: Timespec) -> Timespec {
+    let v = ns_of(t);
+    if v == u64::MAX {
+        return FOREVER;
+    }
+    if is_cpu(clock) {
+        // The meter's own CPU time so far lies on the kernel's clock too.
+        let cost = if clock == PROCESS_CPU { process().cost_ns.load(Ordering::Relaxed) } else { 0 };
+        return timespec(node().speed().mul_up(v).saturating_add(cost).max(1));
+    }
+    let v_mono = (v as i64).saturating_sub(offset(clock)).max(0) as u64;
+    let s: Segment = node().segment();
+    let r = s.r_of(VirtNs(v_mono));
+    if r == RealNs::NEVER {
+        return FOREVER;
+    }
+    // The kernel waits on its own `clock`: add what it is ahead of MONOTONIC just now.
+    let ahead = match clock {
+        MONOTONIC => 0,
+        c => (kernel_ns(c) as i64).wrapping_sub(kernel_ns(MONOTONIC) as i64),
+    };
+    timespec((r.0 as i64).saturating_add(ahead).max(1) as u64)
+}

@@ -1,0 +1,246 @@
+//! The way in and out: signal entry, restorer, and the trampolines on the program's stack.
+//!
+//! The SIGSYS handler only decides. It puts a [`Record`] below the red zone of the interrupted stack, points
+//! the saved stack pointer at it and the saved instruction pointer at a trampoline, and returns. The work then
+//! runs as if the program had called a function: its own stack, its own signal mask, no signal frame alive.
+
+use core::arch::global_asm;
+
+use diecast_core_abi::TRAP_MAGIC;
+use diecast_core_syscalls::nr::CLONE3;
+
+use crate::signals;
+
+/// What a trampoline needs to finish a call. Offsets are used by the assembly below.
+#[repr(C)]
+pub struct Record {
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rdx: u64,
+    pub r10: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub nr: u64,
+    /// Where the program goes on: after its `syscall` instruction.
+    pub resume: u64,
+    pub rsp: u64,
+    pub rflags: u64,
+}
+
+impl Record {
+    pub fn args(&self) -> [u64; 6] { [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] }
+}
+
+/// Registers to restore after clone3, once for the parent and once for the child.
+#[repr(C)]
+pub struct Resume {
+    pub resume: u64,
+    pub rdi: u64,
+    pub rsi: u64,
+    pub rdx: u64,
+    pub r10: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub rsp: u64,
+}
+
+/// A record for clone3: the call's registers as prepared, and room for copies.
+#[repr(C)]
+pub struct CloneRecord {
+    pub base: Record,
+    pub args: u64,
+    pub size: u64,
+    /// Address of the parent's and of the child's [`Resume`].
+    pub parent: u64,
+    pub child: u64,
+    /// Not zero when the child must reset its handlers by hand.
+    pub clear: u64,
+    pub pad: u64,
+    pub resume: Resume,
+    pub copy: [u64; 16],
+}
+
+const _: () = {
+    assert!(size_of::<Record>() == 80);
+    assert!(core::mem::offset_of!(CloneRecord, args) == 80);
+    assert!(size_of::<Resume>() == 64);
+};
+
+global_asm!(
+    r#"
+    .text
+    .globl dc_trampoline
+    .hidden dc_trampoline
+    .type dc_trampoline, @function
+dc_trampoline:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_offset rip, 56
+    mov rdi, rsp
+    call {serve}
+    mov rdi, [rsp]
+    mov rsi, [rsp + 8]
+    mov rdx, [rsp + 16]
+    mov r10, [rsp + 24]
+    mov r8, [rsp + 32]
+    mov r9, [rsp + 40]
+    mov rcx, [rsp + 56]
+    mov r11, [rsp + 72]
+    push r11
+    popfq
+    mov rsp, [rsp + 64]
+    jmp rcx
+    .cfi_endproc
+    .size dc_trampoline, . - dc_trampoline
+
+    .globl dc_clone3
+    .hidden dc_clone3
+    .type dc_clone3, @function
+dc_clone3:
+    mov rdi, rsp
+    call {prepare}
+    mov rdi, [rsp + 80]
+    mov rsi, [rsp + 88]
+    mov r8, [rsp + 96]
+    mov r9, [rsp + 104]
+    mov r10, [rsp + 112]
+    mov eax, 435
+    syscall
+    test rax, rax
+    jnz 2f
+    mov r8, r9
+    test r10, r10
+    jz 2f
+    # The child, before it goes on: handlers to default by hand, below everything that is in use.
+    mov rsp, r8
+    sub rsp, 256
+    and rsp, -16
+    push r8
+    push r8
+    call {reset}
+    pop r8
+    pop r8
+    xor eax, eax
+2:
+    mov rcx, [r8]
+    mov rdi, [r8 + 8]
+    mov rsi, [r8 + 16]
+    mov rdx, [r8 + 24]
+    mov r10, [r8 + 32]
+    mov r9, [r8 + 48]
+    mov rsp, [r8 + 56]
+    mov r8, [r8 + 40]
+    jmp rcx
+    .size dc_clone3, . - dc_clone3
+
+    .globl dc_restorer
+    .hidden dc_restorer
+    .type dc_restorer, @function
+    # The exact bytes by which unwinders and debuggers know a signal frame.
+    nop
+dc_restorer:
+    .byte 0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05
+    .size dc_restorer, . - dc_restorer
+
+    .globl diecast_blob_init
+    .type diecast_blob_init, @function
+    # Called once by the supervisor in a new image: rdi = InitArgs. Stops with int3, rax = 0 or -errno.
+diecast_blob_init:
+    and rsp, -16
+    call {init}
+    int3
+    ud2
+    .size diecast_blob_init, . - diecast_blob_init
+"#,
+    serve = sym crate::serve::serve,
+    prepare = sym signals::prepare_clone3,
+    reset = sym signals::reset_handlers,
+    init = sym crate::init::init,
+);
+
+macro_rules! address_of {
+    ($(#[$doc:meta])* $name:ident, $symbol:literal) => {
+        $(#[$doc])*
+        pub fn $name() -> u64 {
+            let a: u64;
+            // SAFETY: computes an address, nothing else.
+            unsafe { core::arch::asm!(concat!("lea {}, [rip + ", $symbol, "]"), out(reg) a, options(nomem, nostack, pure)) };
+            a
+        }
+    };
+}
+address_of!(trampoline, "dc_trampoline");
+address_of!(clone3_trampoline, "dc_clone3");
+address_of!(restorer, "dc_restorer");
+address_of!(sigsys_entry, "diecast_sigsys");
+address_of!(sigtrap_entry, "diecast_sigtrap");
+
+/// `siginfo_t` as far as it is used.
+#[repr(C)]
+pub struct SigInfo {
+    pub signo: i32,
+    pub errno: i32,
+    pub code: i32,
+    pub pad: i32,
+    /// SIGSYS: call address. SIGTRAP of perf: address.
+    pub word0: u64,
+    /// SIGTRAP of perf: `si_perf_data`.
+    pub word1: u64,
+}
+
+/// `ucontext_t` as far as it is used.
+#[repr(C)]
+pub struct UContext {
+    pub flags: u64,
+    pub link: u64,
+    pub stack: [u64; 3],
+    pub regs: [u64; 23],
+    pub fpstate: u64,
+    pub reserved: [u64; 8],
+    pub mask: u64,
+}
+
+mod reg {
+    pub const R8: usize = 0;
+    pub const R9: usize = 1;
+    pub const R10: usize = 2;
+    pub const RDI: usize = 8;
+    pub const RSI: usize = 9;
+    pub const RDX: usize = 12;
+    pub const RAX: usize = 13;
+    pub const RSP: usize = 15;
+    pub const RIP: usize = 16;
+    pub const EFL: usize = 17;
+}
+
+/// SIGSYS. Ours: to a trampoline. Everything else: to the program's own disposition.
+#[unsafe(no_mangle)]
+pub extern "C" fn diecast_sigsys(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
+    // SAFETY: the kernel passes valid pointers to a frame that belongs to this handler alone.
+    let (i, u) = unsafe { (&*info, &mut *uc) };
+    if i.code != 1 || i.errno != TRAP_MAGIC as i32 {
+        signals::chain(signo, info, uc);
+        return;
+    }
+    let r = &mut u.regs;
+    let nr = r[reg::RAX];
+    let clone = nr as u32 == CLONE3;
+    let len = if clone { size_of::<CloneRecord>() } else { size_of::<Record>() } as u64;
+    let sp = (r[reg::RSP] - 128 - len) & !15;
+    let record = Record {
+        rdi: r[reg::RDI],
+        rsi: r[reg::RSI],
+        rdx: r[reg::RDX],
+        r10: r[reg::R10],
+        r8: r[reg::R8],
+        r9: r[reg::R9],
+        nr,
+        resume: r[reg::RIP],
+        rsp: r[reg::RSP],
+        rflags: r[reg::EFL],
+    };
+    // SAFETY: below the red zone of the interrupted stack, which was live enough to make a call on.
+    unsafe { (sp as *mut Record).write(record) };
+    r[reg::RSP] = sp;
+    r[reg::RIP] = if clone { clone3_trampoline() } else { trampoline() };
+}

@@ -1,0 +1,76 @@
+//! First call in a new image, made by the supervisor at the exec stop: pages, handlers, auxiliary vector.
+
+use core::sync::atomic::Ordering;
+
+use diecast_core_abi::{
+    ABI_VERSION, BLOB_ADDR, BLOB_LEN_MAX, InitArgs, NODE_PAGE_ADDR, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
+};
+use diecast_core_syscalls::nr::RT_SIGACTION;
+
+use crate::sys::{self, Ret};
+use crate::{entry, process};
+
+const PROT_READ_WRITE: u64 = 3;
+const MAP_SHARED: u64 = 1;
+const MAP_PRIVATE_ANON: u64 = 0x22;
+const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
+const SA_SIGINFO: u64 = 4;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_RESTART: u64 = 0x1000_0000;
+const SA_NODEFER: u64 = 0x4000_0000;
+/// Everything but SIGSYS, SIGKILL and SIGSTOP waits while a meter's hit is served.
+const METER_MASK: u64 = !(1 << 30);
+
+pub extern "C" fn init(args: &InitArgs) -> Ret {
+    let page = sys::plain(sys::MMAP, [
+        NODE_PAGE_ADDR,
+        args.node_len,
+        PROT_READ_WRITE,
+        MAP_SHARED | MAP_FIXED_NOREPLACE,
+        args.fd,
+        args.node_off,
+    ]);
+    sys::plain(sys::CLOSE, [args.fd, 0, 0, 0, 0, 0]);
+    if page < 0 {
+        return page;
+    }
+    let own = sys::plain(sys::MMAP, [
+        PROC_PAGE_ADDR,
+        PROC_PAGE_LEN,
+        PROT_READ_WRITE,
+        MAP_PRIVATE_ANON | MAP_FIXED_NOREPLACE,
+        u64::MAX,
+        0,
+    ]);
+    if own < 0 {
+        return own;
+    }
+    let p = process();
+    p.kernel_clock_gettime.store(args.kernel_clock_gettime, Ordering::Relaxed);
+    p.kernel_getcpu.store(args.kernel_getcpu, Ordering::Relaxed);
+    p.lineage.store(args.lineage, Ordering::Relaxed);
+    p.version.store(ABI_VERSION, Ordering::Relaxed);
+    p.magic.store(PROC_MAGIC, Ordering::Release);
+
+    let base = SA_SIGINFO | SA_RESTORER | SA_ONSTACK;
+    let sigtrap = [entry::sigtrap_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];
+    let r = sys::plain(RT_SIGACTION, [5, &raw const sigtrap as u64, 0, 8, 0, 0]);
+    if r < 0 {
+        return r;
+    }
+    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER, entry::restorer(), 0];
+    let r = sys::plain(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
+    if r < 0 {
+        return r;
+    }
+    if args.auxv_slot != 0 {
+        // SAFETY: the supervisor found this word in the new image's auxiliary vector.
+        unsafe { (args.auxv_slot as *mut u64).write(BLOB_ADDR) };
+    }
+    // Where the kernel has mseal, nothing can unmap or replace the blob; elsewhere this fails harmlessly.
+    sys::plain(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
+    sys::plain(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
+    let _ = BLOB_LEN_MAX;
+    0
+}

@@ -1,0 +1,227 @@
+//! The CPU meter: SIGTRAP after each grain of CPU time of a thread.
+//!
+//! A hit charges the thread's CPU time since its last charge to the ledger, less what the meter itself cost,
+//! and sleeps until the virtual instant at which the original machine would have finished that work. Unlike
+//! SIGSYS it sleeps in place, one slice at a time, with the program's signals masked.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering::Relaxed;
+
+use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, VCPUS_MAX, late_bucket, slot_hash};
+use diecast_core_cpu as ledger;
+use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP};
+use diecast_core_vtime::{RealNs, VirtNs};
+
+use crate::entry::{SigInfo, UContext};
+use crate::user::Timespec;
+use crate::{clock, node, process, signals, sys};
+
+/// SIGTRAP. A meter's hit, or a breakpoint and the like: to the program.
+#[unsafe(no_mangle)]
+pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
+    const TRAP_PERF: i32 = 6;
+    // SAFETY: the kernel passes a valid siginfo.
+    let i = unsafe { &*info };
+    if i.code == TRAP_PERF && i.word1 == METER_MAGIC {
+        hit();
+    } else {
+        signals::chain(signo, info, uc);
+    }
+}
+
+/// The slot of a thread that has one.
+pub fn find_slot(tid: u32) -> Option<&'static ThreadSlot> {
+    let first = slot_hash(tid);
+    for i in 0..SLOT_PROBES {
+        let s = node().slots.get((first + i) % SLOTS_MAX)?;
+        if s.tid.load(Relaxed) == tid {
+            return Some(s);
+        }
+    }
+    None
+}
+
+/// The slot of a thread, taking a free one for a new thread. True when it is new.
+fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
+    if let Some(s) = find_slot(tid) {
+        return Some((s, false));
+    }
+    let first = slot_hash(tid);
+    for i in 0..SLOT_PROBES {
+        let s = node().slots.get((first + i) % SLOTS_MAX)?;
+        if s.tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok() {
+            for v in [&s.last_cpu_ns, &s.last_wall_ns, &s.finish_v_ns, &s.nvcsw, &s.run_delay_ns, &s.explained_ns, &s.cost_ns, &s.node_charged_ns, &s.charged_ns] {
+                v.store(0, Relaxed);
+            }
+            return Some((s, true));
+        }
+    }
+    None
+}
+
+fn thread_cpu() -> u64 {
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    sys::plain(CLOCK_GETTIME, [clock::THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    clock::ns_of(t)
+}
+
+/// Voluntary context switches of this thread.
+fn voluntary_switches() -> u64 {
+    // Not zeroed: that would be a call to memset.
+    let mut usage = MaybeUninit::<[u64; 18]>::uninit();
+    sys::plain(sys::GETRUSAGE, [1, usage.as_mut_ptr() as u64, 0, 0, 0, 0]);
+    // SAFETY: RUSAGE_THREAD with a good pointer can't fail, and fills all 144 bytes.
+    unsafe { usage.assume_init()[16] }
+}
+
+/// Total time this thread waited for a core, from schedstat; None where /proc is missing.
+#[inline(never)]
+fn run_delay() -> Option<u64> {
+    let path = *b"/proc/thread-self/schedstat\0";
+    let file = sys::plain(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    if file < 0 {
+        return None;
+    }
+    let mut text = [0u8; 64];
+    let got = sys::plain(sys::READ, [file as u64, &raw mut text as u64, 64, 0, 0, 0]);
+    sys::plain(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
+    let (mut field, mut value) = (0, 0u64);
+    for (i, b) in text.iter().enumerate() {
+        if i as i64 >= got || field > 1 {
+            break;
+        }
+        match b {
+            b'0'..=b'9' if field == 1 => value = value.wrapping_mul(10).wrapping_add((*b - b'0') as u64),
+            b' ' => field += 1,
+            _ => {}
+        }
+    }
+    if field >= 1 { Some(value) } else { None }
+}
+
+fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
+    if let Some(b) = bucket_of.get(late_bucket(ns)) {
+        b.fetch_add(1, Relaxed);
+    }
+}
+
+#[inline(never)]
+fn hit() {
+    let n = node();
+    let k = &n.counters;
+    k.hits.fetch_add(1, Relaxed);
+    if n.metered.load(Relaxed) == 0 {
+        return;
+    }
+    let cpu = thread_cpu();
+    let now_r = clock::now_real();
+    let Some((slot, fresh)) = own_slot(sys::gettid()) else {
+        k.no_slot.fetch_add(1, Relaxed);
+        return;
+    };
+    let mut last_cpu = slot.last_cpu_ns.load(Relaxed);
+    let mut fresh = fresh;
+    if last_cpu > cpu {
+        // A slot left by a dead thread of the same number.
+        (last_cpu, fresh) = (0, true);
+    }
+    let used = cpu - last_cpu;
+    let hidden = n.hit_cost_ns.load(Relaxed).min(used);
+    let work = used - hidden;
+    let switches = voluntary_switches();
+    let continuous = !fresh && switches == slot.nvcsw.load(Relaxed);
+    let last_wall = slot.last_wall_ns.load(Relaxed);
+    let segment = n.segment();
+    let now_v = segment.v_of(now_r);
+
+    // When could this work have started on the original machine?
+    let finish_before = slot.finish_v_ns.load(Relaxed);
+    let (earliest, began_r) = if continuous {
+        // Everything since the last hit that was not CPU time was waiting for a core.
+        let waited = now_r.0.saturating_sub(last_wall).saturating_sub(used);
+        slot.explained_ns.fetch_add(waited, Relaxed);
+        (VirtNs(finish_before), last_wall)
+    } else {
+        let charged = k.charged_ns.load(Relaxed);
+        let siblings = charged.saturating_sub(slot.node_charged_ns.load(Relaxed));
+        let waited = match run_delay() {
+            Some(total) => {
+                let since = total.saturating_sub(slot.run_delay_ns.load(Relaxed));
+                let w = ledger::waited_for_others(since, slot.explained_ns.load(Relaxed), if fresh { 0 } else { siblings });
+                slot.run_delay_ns.store(total, Relaxed);
+                slot.explained_ns.store(0, Relaxed);
+                w
+            }
+            None => 0,
+        };
+        k.waited_ns.fetch_add(waited, Relaxed);
+        let began = now_r.0.saturating_sub(used);
+        let woke = began.saturating_sub(waited).max(last_wall);
+        (VirtNs(segment.v_of(RealNs(woke)).0.max(finish_before)), began)
+    };
+
+    let work_v = n.slowness().mul_floor(work);
+    let vcpus = (n.vcpus.load(Relaxed) as usize).clamp(1, VCPUS_MAX);
+    let entries = n.free_v_ns.get(..vcpus).unwrap_or(&[]);
+    let c = ledger::charge(entries, now_v, earliest, work_v);
+    k.charged_ns.fetch_add(work, Relaxed);
+    slot.charged_ns.fetch_add(work, Relaxed);
+    if c.clamped {
+        k.clamped.fetch_add(1, Relaxed);
+    }
+    if c.forgiven_v_ns > 0 {
+        k.forgiven.fetch_add(1, Relaxed);
+        k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);
+    }
+    count(&k.late_v, now_v.0.saturating_sub(c.finish.0));
+
+    // Catch up at twice the share at most: the slice takes at least half its real length.
+    let half_r = segment.inverse.mul_floor(work_v) / 2;
+    let mut wake = segment.r_of(c.finish).0;
+    if wake < began_r.saturating_add(half_r) {
+        wake = began_r.saturating_add(half_r);
+    }
+    let mut woke = now_r.0;
+    if wake > now_r.0 && wake != u64::MAX {
+        woke = sleep_until(wake);
+        let late = woke.saturating_sub(wake);
+        count(&k.sleep_late, late);
+        // The delay after a sleep of ours is not the program's waiting.
+        slot.explained_ns.fetch_add(late, Relaxed);
+    }
+
+    slot.finish_v_ns.store(c.finish.0, Relaxed);
+    slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
+    slot.nvcsw.store(voluntary_switches(), Relaxed);
+    slot.last_wall_ns.store(woke, Relaxed);
+    let after = thread_cpu();
+    let cost = hidden + after.saturating_sub(cpu);
+    slot.cost_ns.fetch_add(cost, Relaxed);
+    process().cost_ns.fetch_add(cost, Relaxed);
+    k.meter_cost_ns.fetch_add(cost, Relaxed);
+    slot.last_cpu_ns.store(after, Relaxed);
+}
+
+/// Sleeps until a real instant, with no timer slack of the program's, and gives the instant it woke.
+#[inline(never)]
+fn sleep_until(real_ns: u64) -> u64 {
+    const PR_SET_TIMERSLACK: u64 = 29;
+    const PR_GET_TIMERSLACK: u64 = 30;
+    let slack = sys::plain(sys::PRCTL, [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0]);
+    if slack > 1 {
+        sys::plain(sys::PRCTL, [PR_SET_TIMERSLACK, 1, 0, 0, 0, 0]);
+    }
+    let t = clock::timespec(real_ns);
+    let mut now;
+    loop {
+        sys::plain(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, 0, 0]);
+        now = clock::now_real().0;
+        if now >= real_ns {
+            break;
+        }
+    }
+    if slack > 1 {
+        sys::plain(sys::PRCTL, [PR_SET_TIMERSLACK, slack as u64, 0, 0, 0, 0]);
+    }
+    now
+}

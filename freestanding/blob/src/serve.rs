@@ -1,0 +1,132 @@
+//! Dispatch of trapped calls, on the program's stack.
+
+use core::sync::atomic::Ordering;
+
+use diecast_core_abi::BlobFault;
+use diecast_core_syscalls::nr;
+
+use crate::entry::Record;
+use crate::sys::{self, EPERM, Ret};
+use crate::user::{self, Timespec, Timeval};
+use crate::{clock, node, report, signals, timers, vdso, waits};
+
+/// Serves one trapped call and gives what goes into rax.
+pub extern "C" fn serve(r: &mut Record) -> Ret {
+    node().counters.traps.fetch_add(1, Ordering::Relaxed);
+    let a = r.args();
+    match r.nr as u32 {
+        nr::CLOCK_GETTIME => clock_gettime(a),
+        nr::GETTIMEOFDAY => gettimeofday(a),
+        nr::TIME => time(a),
+        nr::CLOCK_GETRES => vdso::resolution(a[0] as i32, a[1]),
+        nr::ADJTIMEX => adjtimex(nr::ADJTIMEX, a, a[0]),
+        nr::CLOCK_ADJTIME => adjtimex(nr::CLOCK_ADJTIME, a, a[1]),
+        nr::CLOCK_SETTIME => clock_settime(a),
+        nr::NANOSLEEP => waits::nanosleep(a),
+        nr::CLOCK_NANOSLEEP => waits::clock_nanosleep(a),
+        nr::POLL => waits::milliseconds(nr::POLL, a, 2),
+        nr::EPOLL_WAIT => waits::milliseconds(nr::EPOLL_WAIT, a, 3),
+        nr::EPOLL_PWAIT => waits::epoll_pwait(a),
+        nr::EPOLL_PWAIT2 => waits::epoll_pwait2(a),
+        nr::PPOLL => waits::ppoll(a),
+        nr::SELECT => waits::select(a),
+        nr::PSELECT6 => waits::with_packed_mask(nr::PSELECT6, a),
+        nr::IO_PGETEVENTS => waits::with_packed_mask(nr::IO_PGETEVENTS, a),
+        nr::IO_GETEVENTS => waits::io_getevents(a),
+        nr::FUTEX => waits::futex(a),
+        nr::FUTEX_WAITV => waits::absolute(nr::FUTEX_WAITV, a, 3, a[4] as i32),
+        nr::FUTEX_WAIT2 => waits::absolute(nr::FUTEX_WAIT2, a, 4, a[5] as i32),
+        nr::MQ_TIMEDSEND => waits::absolute(nr::MQ_TIMEDSEND, a, 4, clock::REALTIME),
+        nr::MQ_TIMEDRECEIVE => waits::absolute(nr::MQ_TIMEDRECEIVE, a, 4, clock::REALTIME),
+        nr::SEMTIMEDOP => waits::relative(nr::SEMTIMEDOP, a, 3),
+        nr::RT_SIGTIMEDWAIT => waits::relative(nr::RT_SIGTIMEDWAIT, a, 2),
+        nr::RECVMMSG => waits::recvmmsg(a),
+        nr::SETSOCKOPT => timers::set_socket_timeout(a),
+        nr::GETSOCKOPT => timers::get_socket_timeout(a),
+        nr::ALARM => timers::alarm(a),
+        nr::SETITIMER => timers::setitimer(a),
+        nr::GETITIMER => timers::getitimer(a),
+        nr::TIMER_CREATE => timers::timer_create(a),
+        nr::TIMER_SETTIME => timers::timer_settime(a),
+        nr::TIMER_GETTIME => timers::timer_gettime(a),
+        nr::TIMERFD_SETTIME => timers::timerfd_settime(a),
+        nr::TIMERFD_GETTIME => timers::timerfd_gettime(a),
+        nr::RT_SIGACTION => signals::rt_sigaction(a),
+        nr::RT_SIGPROCMASK => signals::rt_sigprocmask(a),
+        nr::RT_SIGSUSPEND => signals::rt_sigsuspend(a),
+        other => {
+            report(BlobFault::NoHandler, other);
+            -38
+        }
+    }
+}
+
+#[inline(never)]
+fn clock_gettime(a: [u64; 6]) -> Ret {
+    match clock::read(a[0] as i32) {
+        Ok(t) => match user::put(a[1], t) {
+            Ok(()) => 0,
+            Err(e) => e,
+        },
+        Err(e) => e,
+    }
+}
+
+#[inline(never)]
+fn gettimeofday(a: [u64; 6]) -> Ret {
+    if let Ok(t) = clock::read(clock::REALTIME)
+        && let Err(e) = user::put(a[0], Timeval { sec: t.sec, usec: t.nsec / 1000 })
+    {
+        return e;
+    }
+    // SAFETY: the program's own pointer, judged by the kernel.
+    if a[1] != 0 { unsafe { sys::call(nr::GETTIMEOFDAY, [0, a[1], 0, 0, 0, 0]) } } else { 0 }
+}
+
+#[inline(never)]
+fn time(a: [u64; 6]) -> Ret {
+    match clock::read(clock::REALTIME_COARSE) {
+        Ok(t) if a[0] == 0 => t.sec,
+        Ok(t) => match user::put(a[0], t.sec as u64) {
+            Ok(()) => t.sec,
+            Err(e) => e,
+        },
+        Err(e) => e,
+    }
+}
+
+/// Reading (modes 0) is translated; anything that would set the host's clock is refused, after the kernel's
+/// own checks of pointer and clock.
+#[inline(never)]
+fn adjtimex(number: u32, a: [u64; 6], buf: u64) -> Ret {
+    match user::get::<u32>(buf) {
+        Ok(0) => {}
+        Ok(_) => return EPERM,
+        Err(e) => return e,
+    }
+    // SAFETY: the program's own pointer, judged by the kernel; modes 0 only reads the clock.
+    let r = unsafe { sys::call(number, a) };
+    if r >= 0
+        && let Ok(t) = clock::read(clock::REALTIME)
+        && let Ok(status) = user::get::<u32>(buf + 40)
+    {
+        // struct timex: time at 72; STA_NANO (0x2000) makes tv_usec nanoseconds.
+        let fraction = if status & 0x2000 != 0 { t.nsec } else { t.nsec / 1000 };
+        let _ = user::put(buf + 72, Timespec { sec: t.sec, nsec: fraction });
+    }
+    r
+}
+
+/// Never reaches the host's clock: the kernel judges clock and value on a clock that can't be set.
+#[inline(never)]
+fn clock_settime(a: [u64; 6]) -> Ret {
+    if a[0] as i32 != clock::REALTIME {
+        // SAFETY: the program's own pointer; every clock but REALTIME refuses by itself.
+        return unsafe { sys::call(nr::CLOCK_SETTIME, a) };
+    }
+    match user::get::<Timespec>(a[1]) {
+        Ok(t) if !clock::valid(t) => sys::EINVAL,
+        Ok(_) => EPERM,
+        Err(e) => e,
+    }
+}

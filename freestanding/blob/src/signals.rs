@@ -1,0 +1,247 @@
+//! SIGSYS and SIGTRAP stay deliverable whatever the program does, and it sees its own view.
+
+use core::sync::atomic::Ordering;
+
+use diecast_core_abi::{MASKS_MAX, VirtualAction};
+use diecast_core_syscalls::nr;
+
+use crate::entry::{CloneRecord, Resume, SigInfo, UContext};
+use crate::process;
+use crate::sys::{self, EINVAL, Ret};
+use crate::user;
+
+const SIGSYS: u64 = 31;
+const SIGTRAP: u64 = 5;
+const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
+const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
+const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
+
+/// A mask without the two signals that must stay deliverable.
+pub fn strip(mask: u64) -> u64 { mask & !OURS }
+
+/// The two bits packed: bit 0 SIGTRAP, bit 1 SIGSYS.
+fn pack(mask: u64) -> u32 { ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1) }
+
+fn unpack(bits: u32) -> u64 {
+    (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
+}
+
+fn virtual_bits(tid: u32) -> u32 {
+    let cell = process().masks.get(tid as usize % MASKS_MAX).map_or(0, |c| c.load(Ordering::Relaxed));
+    if cell as u32 == tid { (cell >> 32) as u32 } else { 0 }
+}
+
+fn set_virtual_bits(tid: u32, bits: u32) {
+    if let Some(c) = process().masks.get(tid as usize % MASKS_MAX) {
+        c.store(if bits == 0 { 0 } else { tid as u64 | (bits as u64) << 32 }, Ordering::Relaxed);
+    }
+}
+
+fn as_is(number: u32, a: [u64; 6]) -> Ret {
+    // SAFETY: the program's own arguments, judged by the kernel.
+    unsafe { sys::call(number, a) }
+}
+
+#[inline(never)]
+pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
+    if a[3] != 8 {
+        return as_is(nr::RT_SIGPROCMASK, a);
+    }
+    let tid = sys::gettid();
+    let before = virtual_bits(tid);
+    let mut copy = 0u64;
+    let mut after = before;
+    if a[1] != 0 {
+        let Ok(set) = user::get::<u64>(a[1]) else { return as_is(nr::RT_SIGPROCMASK, a) };
+        after = match a[0] as u32 {
+            0 => before | pack(set),
+            1 => before & !pack(set),
+            2 => pack(set),
+            _ => return as_is(nr::RT_SIGPROCMASK, a),
+        };
+        copy = strip(set);
+        a[1] = &raw const copy as u64;
+    }
+    let mut old = 0u64;
+    let out = a[2];
+    if out != 0 {
+        a[2] = &raw mut old as u64;
+    }
+    let r = as_is(nr::RT_SIGPROCMASK, a);
+    if r < 0 {
+        return r;
+    }
+    if after != before {
+        set_virtual_bits(tid, after);
+    }
+    if out != 0 && let Err(e) = user::put(out, old | unpack(before)) { e } else { r }
+}
+
+#[inline(never)]
+pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
+    match user::get::<u64>(a[0]) {
+        Ok(m) if a[1] == 8 => {
+            let copy = strip(m);
+            sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0])
+        }
+        _ => as_is(nr::RT_SIGSUSPEND, a),
+    }
+}
+
+fn load(v: &VirtualAction) -> [u64; 4] {
+    [
+        v.handler.load(Ordering::Relaxed),
+        v.flags.load(Ordering::Relaxed),
+        v.restorer.load(Ordering::Relaxed),
+        v.mask.load(Ordering::Relaxed),
+    ]
+}
+
+fn store(v: &VirtualAction, a: [u64; 4]) {
+    v.flags.store(a[1], Ordering::Relaxed);
+    v.restorer.store(a[2], Ordering::Relaxed);
+    v.mask.store(a[3], Ordering::Relaxed);
+    v.handler.store(a[0], Ordering::Release);
+}
+
+fn virtual_action(sig: u64) -> Option<&'static VirtualAction> {
+    match sig as u32 as u64 {
+        SIGSYS => Some(&process().sigsys),
+        SIGTRAP => Some(&process().sigtrap),
+        _ => None,
+    }
+}
+
+/// `struct sigaction` of the kernel: handler, flags, restorer, mask.
+#[inline(never)]
+pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
+    if a[3] != 8 {
+        return as_is(nr::RT_SIGACTION, a);
+    }
+    let mut new = [0u64; 4];
+    if a[1] != 0 {
+        match user::get::<[u64; 4]>(a[1]) {
+            Ok(n) => new = n,
+            Err(e) => return e,
+        }
+    }
+    if let Some(v) = virtual_action(a[0]) {
+        let old = load(v);
+        if a[1] != 0 {
+            store(v, new);
+        }
+        return if a[2] != 0 && let Err(e) = user::put(a[2], old) { e } else { 0 };
+    }
+    let (new_at, old_at) = (a[1], a[2]);
+    let remembered = process().sa_mask_bits.get(a[0] as u32 as usize);
+    let bits = pack(new[3]);
+    let mut old = [0u64; 4];
+    if new_at != 0 {
+        new[3] = strip(new[3]);
+        a[1] = &raw const new as u64;
+    }
+    if old_at != 0 {
+        a[2] = &raw mut old as u64;
+    }
+    let r = as_is(nr::RT_SIGACTION, a);
+    if r < 0 {
+        return r;
+    }
+    let before = remembered.map_or(0, |m| m.load(Ordering::Relaxed));
+    if new_at != 0 && let Some(m) = remembered {
+        m.store(bits, Ordering::Relaxed);
+    }
+    if old_at != 0 {
+        old[3] |= unpack(before);
+        if let Err(e) = user::put(old_at, old) {
+            return e;
+        }
+    }
+    r
+}
+
+/// A SIGSYS or SIGTRAP that is not ours goes where the program wanted it.
+pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
+    let Some(v) = virtual_action(signo as u64) else { return };
+    let a = load(v);
+    match a[0] {
+        // SIG_DFL: die of it, as natively. The real disposition is reset, then the signal sent again; it
+        // stays blocked until this handler returns.
+        0 => {
+            let dfl = [0u64; 4];
+            sys::plain(nr::RT_SIGACTION, [signo as u64, &raw const dfl as u64, 0, 8, 0, 0]);
+            let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
+            sys::plain(sys::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
+        }
+        1 => {}
+        handler => {
+            const RESETHAND: u64 = 0x8000_0000;
+            if a[1] & RESETHAND != 0 {
+                store(v, [0, a[1], a[2], a[3]]);
+            }
+            // SAFETY: the program registered this function as a handler for this signal.
+            let f: extern "C" fn(i32, *mut SigInfo, *mut UContext) = unsafe { core::mem::transmute(handler) };
+            f(signo, info, uc);
+        }
+    }
+}
+
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
+const CLONE_SIGHAND: u64 = 0x800;
+
+/// Prepares a clone3: a copy of its arguments without CLONE_CLEAR_SIGHAND, and for parent and child what
+/// they need to go on. The child of a call with a new stack finds it at that stack's top.
+#[inline(never)]
+pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
+    let b = &r.base;
+    (r.args, r.size, r.clear) = (b.rdi, b.rsi, 0);
+    r.resume = Resume { resume: b.resume, rdi: b.rdi, rsi: b.rsi, rdx: b.rdx, r10: b.r10, r8: b.r8, r9: b.r9, rsp: b.rsp };
+    r.parent = &raw const r.resume as u64;
+    r.child = r.parent;
+    // Fields: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, ...
+    let words = r.base.rsi / 8;
+    if words < 8 || words > 16 || r.base.rsi % 8 != 0 {
+        return;
+    }
+    for i in 0..words {
+        match user::get::<u64>(r.base.rdi.wrapping_add(8 * i)) {
+            Ok(w) => {
+                if let Some(c) = r.copy.get_mut(i as usize) {
+                    *c = w;
+                }
+            }
+            Err(_) => return,
+        }
+    }
+    r.args = &raw const r.copy as u64;
+    let flags = r.copy[0];
+    if flags & CLONE_CLEAR_SIGHAND != 0 && flags & CLONE_SIGHAND == 0 {
+        r.copy[0] = flags & !CLONE_CLEAR_SIGHAND;
+        r.clear = 1;
+    }
+    let top = r.copy[5].wrapping_add(r.copy[6]);
+    if r.copy[5] != 0 && r.copy[6] > 1024 {
+        let at = (top - size_of::<Resume>() as u64) & !7;
+        let child = Resume { rsp: top, resume: r.resume.resume, rdi: r.resume.rdi, rsi: r.resume.rsi, rdx: r.resume.rdx, r10: r.resume.r10, r8: r.resume.r8, r9: r.resume.r9 };
+        let words = [child.resume, child.rdi, child.rsi, child.rdx, child.r10, child.r8, child.r9, child.rsp];
+        if user::put(at, words).is_ok() {
+            r.child = at;
+        }
+    }
+}
+
+/// In the child of a clone3 that asked for it: every handler to default, ours excepted. Ignored stays.
+pub extern "C" fn reset_handlers() {
+    for sig in 1..=64u64 {
+        if sig == 9 || sig == 19 || sig == SIGSYS || sig == SIGTRAP {
+            continue;
+        }
+        let mut now = [0u64; 4];
+        if sys::plain(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]) == 0 && now[0] > 1 {
+            let dfl = [0u64; 4];
+            sys::plain(nr::RT_SIGACTION, [sig, &raw const dfl as u64, 0, 8, 0, 0]);
+        }
+    }
+}
+
+const _: Ret = EINVAL;

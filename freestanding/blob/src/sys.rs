@@ -1,0 +1,52 @@
+//! Raw system calls. Their instruction pointer lies in the blob, so the filter lets them through.
+
+use core::arch::asm;
+
+/// Result of a call: negative errno or a value, as the kernel gives it.
+pub type Ret = i64;
+
+pub const EFAULT: Ret = -14;
+pub const EINVAL: Ret = -22;
+pub const EINTR: Ret = -4;
+pub const EPERM: Ret = -1;
+
+/// One system call.
+///
+/// # Safety
+/// The caller vouches for every pointer among the arguments, or passes through what the program passed.
+#[inline(always)]
+pub unsafe fn call(nr: u32, a: [u64; 6]) -> Ret {
+    let ret: i64;
+    // SAFETY: the instruction clobbers rax, rcx and r11 only; what the kernel writes is the caller's promise.
+    unsafe {
+        asm!("syscall", inlateout("rax") nr as u64 => ret, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    ret
+}
+
+/// A call whose arguments are numbers or pointers to locals of the caller.
+#[inline(always)]
+pub fn plain(nr: u32, a: [u64; 6]) -> Ret {
+    // SAFETY: used with pointers to live locals of the right size only.
+    unsafe { call(nr, a) }
+}
+
+pub const OPENAT: u32 = 257;
+pub const READ: u32 = 0;
+pub const CLOSE: u32 = 3;
+pub const MMAP: u32 = 9;
+pub const GETPID: u32 = 39;
+pub const GETTID: u32 = 186;
+pub const TGKILL: u32 = 234;
+pub const GETRUSAGE: u32 = 98;
+pub const PRCTL: u32 = 157;
+pub const MSEAL: u32 = 462;
+
+pub fn gettid() -> u32 { plain(GETTID, [0; 6]) as u32 }
+
+pub fn exit_group(code: u64) -> ! {
+    loop {
+        plain(231, [code, 0, 0, 0, 0, 0]);
+    }
+}

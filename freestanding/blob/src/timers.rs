@@ -1,0 +1,223 @@
+//! Timers (ITIMER_REAL, POSIX timers, timerfd) and socket timeouts.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+
+use diecast_core_abi::TIMERS_MAX;
+use diecast_core_syscalls::nr;
+
+use crate::clock::{self, MONOTONIC};
+use crate::process;
+use crate::sys::{self, Ret};
+use crate::user::{self, Pair, Timespec, Timeval};
+
+fn as_is(number: u32, a: [u64; 6]) -> Ret {
+    // SAFETY: the program's own arguments, judged by the kernel.
+    unsafe { sys::call(number, a) }
+}
+
+fn timeval_in(t: Timeval) -> Timeval {
+    let real = clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 });
+    let up = (real.nsec + 999) / 1000;
+    // Exactly one second of microseconds is not legal in a timer: carry it.
+    if up >= 1_000_000 { Timeval { sec: real.sec + 1, usec: 0 } } else { Timeval { sec: real.sec, usec: up } }
+}
+
+fn timeval_out(t: Timeval) -> Timeval {
+    let ns = clock::span_out(MONOTONIC, clock::ns_of(Timespec { sec: t.sec, nsec: t.usec * 1000 }));
+    let us = ns / 1000 + (ns % 1000 != 0) as u64;
+    Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
+}
+
+fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
+    Pair { interval: timeval_out(p.interval), value: timeval_out(p.value) }
+}
+
+const ZERO_TV: Timeval = Timeval { sec: 0, usec: 0 };
+
+#[inline(never)]
+pub fn setitimer(a: [u64; 6]) -> Ret {
+    if a[0] as u32 != 0 {
+        return as_is(nr::SETITIMER, a);
+    }
+    // A null pointer disarms.
+    let new = if a[1] == 0 { Ok(Pair { interval: ZERO_TV, value: ZERO_TV }) } else { user::get::<Pair<Timeval>>(a[1]) };
+    let ok = |t: Timeval| t.sec >= 0 && (t.usec as u64) < 1_000_000;
+    let new = match new {
+        Ok(p) if ok(p.interval) && ok(p.value) => p,
+        _ => return as_is(nr::SETITIMER, a),
+    };
+    let real = Pair { interval: timeval_in(new.interval), value: timeval_in(new.value) };
+    let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
+    let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
+    if r == 0 && a[2] != 0 && let Err(e) = user::put(a[2], itimer_out(old)) { e } else { r }
+}
+
+#[inline(never)]
+pub fn getitimer(a: [u64; 6]) -> Ret {
+    if a[0] as u32 != 0 {
+        return as_is(nr::GETITIMER, a);
+    }
+    let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
+    let r = sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    if r == 0 && let Err(e) = user::put(a[1], itimer_out(now)) { e } else { r }
+}
+
+/// Through setitimer, whose microseconds are exact for any TDF. The result is rounded as the kernel does.
+#[inline(never)]
+pub fn alarm(a: [u64; 6]) -> Ret {
+    let new = Pair { interval: ZERO_TV, value: Timeval { sec: (a[0] as u32) as i64, usec: 0 } };
+    let real = Pair { interval: ZERO_TV, value: timeval_in(new.value) };
+    let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
+    let r = sys::plain(nr::SETITIMER, [0, &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
+    if r < 0 {
+        return r;
+    }
+    let left = timeval_out(old.value);
+    let up = (left.sec == 0 && left.usec > 0) || left.usec >= 500_000;
+    left.sec + up as i64
+}
+
+#[inline(never)]
+pub fn timer_create(a: [u64; 6]) -> Ret {
+    let r = as_is(nr::TIMER_CREATE, a);
+    if r == 0
+        && let Ok(id) = user::get::<u32>(a[2])
+        && let Some(c) = process().timer_clock.get(id as usize)
+    {
+        c.store((a[0] as u32).wrapping_add(1), Ordering::Relaxed);
+    }
+    r
+}
+
+fn timer_clock(id: u64) -> i32 {
+    let known = if (id as u32 as usize) < TIMERS_MAX {
+        process().timer_clock.get(id as u32 as usize).map_or(0, |c| c.load(Ordering::Relaxed))
+    } else {
+        0
+    };
+    if known == 0 { MONOTONIC } else { known.wrapping_sub(1) as i32 }
+}
+
+const ZERO_TS: Timespec = Timespec { sec: 0, nsec: 0 };
+
+/// Interval and value in, by the timer's clock. Zero disarms and stays zero.
+fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
+    let value = if p.value.sec == 0 && p.value.nsec == 0 {
+        ZERO_TS
+    } else if absolute {
+        clock::abs_in(id, p.value)
+    } else {
+        clock::rel_in(id, p.value)
+    };
+    Pair { interval: clock::rel_in(id, p.interval), value }
+}
+
+/// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns.
+fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
+    let out = |t: Timespec| clock::timespec(clock::span_out(id, clock::ns_of(t)));
+    Pair { interval: out(p.interval), value: out(p.value) }
+}
+
+#[inline(never)]
+fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
+    let new = match user::get::<Pair<Timespec>>(a[2]) {
+        Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
+        _ => return as_is(number, a),
+    };
+    let real = spec_in(id, a[1] & 1 != 0, new);
+    let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
+    let r = sys::plain(number, [a[0], a[1], &raw const real as u64, &raw mut old as u64, 0, 0]);
+    if r == 0 && a[3] != 0 && let Err(e) = user::put(a[3], spec_out(id, old)) { e } else { r }
+}
+
+#[inline(never)]
+fn gettime(number: u32, a: [u64; 6], id: i32) -> Ret {
+    let mut now = Pair { interval: ZERO_TS, value: ZERO_TS };
+    let r = sys::plain(number, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    if r == 0 && let Err(e) = user::put(a[1], spec_out(id, now)) { e } else { r }
+}
+
+pub fn timer_settime(a: [u64; 6]) -> Ret { settime(nr::TIMER_SETTIME, a, timer_clock(a[0])) }
+
+pub fn timer_gettime(a: [u64; 6]) -> Ret { gettime(nr::TIMER_GETTIME, a, timer_clock(a[0])) }
+
+pub fn timerfd_settime(a: [u64; 6]) -> Ret {
+    let id = if a[1] & 1 != 0 { timerfd_clock(a[0]) } else { MONOTONIC };
+    settime(nr::TIMERFD_SETTIME, a, id)
+}
+
+pub fn timerfd_gettime(a: [u64; 6]) -> Ret { gettime(nr::TIMERFD_GETTIME, a, MONOTONIC) }
+
+/// The clock of a timerfd, from its fdinfo: descriptors are duplicated, inherited and passed, so a table of
+/// ours would be wrong. MONOTONIC where /proc is missing.
+#[inline(never)]
+fn timerfd_clock(fd: u64) -> i32 {
+    // "/proc/self/fdinfo/" and up to ten digits, built on the stack as two words and a bit.
+    let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    let mut digits = [0u8; 10];
+    let (mut n, mut left) = (0usize, fd as u32);
+    loop {
+        if let Some(d) = digits.get_mut(n) {
+            *d = b'0' + (left % 10) as u8;
+        }
+        left /= 10;
+        n += 1;
+        if left == 0 {
+            break;
+        }
+    }
+    for i in 0..n {
+        if let (Some(p), Some(d)) = (path.get_mut(18 + i), digits.get(n - 1 - i)) {
+            *p = *d;
+        }
+    }
+    let file = sys::plain(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    if file < 0 {
+        return MONOTONIC;
+    }
+    let mut text = MaybeUninit::<[u64; 24]>::uninit();
+    let got = sys::plain(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
+    sys::plain(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
+    let len = if got > 0 && got <= 192 { got as usize } else { 0 };
+    // SAFETY: the kernel filled the first `got` bytes of this local.
+    let bytes = unsafe { core::slice::from_raw_parts(text.as_ptr() as *const u8, len) };
+    let key = *b"clockid: ";
+    let (mut seen, mut id) = (0usize, None::<i32>);
+    for b in bytes {
+        if seen == key.len() {
+            if b.is_ascii_digit() {
+                id = Some(id.unwrap_or(0) * 10 + (*b - b'0') as i32);
+                continue;
+            }
+            break;
+        }
+        seen = if key.get(seen) == Some(b) { seen + 1 } else { (*b == b'c') as usize };
+    }
+    id.unwrap_or(MONOTONIC)
+}
+
+/// SO_RCVTIMEO and SO_SNDTIMEO. Zero is for ever; a negative time means "do not wait"; both pass.
+#[inline(never)]
+pub fn set_socket_timeout(mut a: [u64; 6]) -> Ret {
+    let t = match user::get::<Timeval>(a[3]) {
+        Ok(t) if a[4] as i32 >= 16 && t.sec >= 0 && (t.usec as u64) < 1_000_000 => t,
+        _ => return as_is(nr::SETSOCKOPT, a),
+    };
+    let real = timeval_in(t);
+    a[3] = &raw const real as u64;
+    as_is(nr::SETSOCKOPT, a)
+}
+
+#[inline(never)]
+pub fn get_socket_timeout(a: [u64; 6]) -> Ret {
+    let r = as_is(nr::GETSOCKOPT, a);
+    if r == 0
+        && user::get::<u32>(a[4]) == Ok(16)
+        && let Ok(t) = user::get::<Timeval>(a[3])
+        && t.sec >= 0
+    {
+        let _ = user::put(a[3], timeval_out(t));
+    }
+    r
+}

@@ -1,0 +1,94 @@
+//! The program's memory: read and written only after the kernel said that it may be.
+//!
+//! `rt_sigprocmask` with an impossible `how` copies 8 bytes in and then fails with EINVAL; it fails with
+//! EFAULT when it can't. With `how` = BLOCK and no new set it copies 8 bytes out. Both cost one plain call.
+
+use diecast_core_syscalls::nr::RT_SIGPROCMASK;
+
+use crate::sys::{self, EFAULT, Ret};
+
+/// `struct timespec`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Timespec {
+    pub sec: i64,
+    pub nsec: i64,
+}
+
+/// `struct timeval`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Timeval {
+    pub sec: i64,
+    pub usec: i64,
+}
+
+/// `struct itimerspec` and, with microseconds, `struct itimerval`: interval first.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Pair<T> {
+    pub interval: T,
+    pub value: T,
+}
+
+/// Types of plain integers only: any bytes are a value.
+///
+/// # Safety
+/// No padding with meaning, no references, size a multiple of 8 except for u32.
+pub unsafe trait Plain: Copy {}
+// SAFETY: plain integers.
+unsafe impl Plain for u64 {}
+// SAFETY: plain integers.
+unsafe impl Plain for u32 {}
+// SAFETY: plain integers.
+unsafe impl Plain for Timespec {}
+// SAFETY: plain integers.
+unsafe impl Plain for Timeval {}
+// SAFETY: plain integers.
+unsafe impl<T: Plain> Plain for Pair<T> {}
+// SAFETY: plain integers.
+unsafe impl<const N: usize> Plain for [u64; N] {}
+
+fn readable8(addr: u64) -> bool { sys::plain(RT_SIGPROCMASK, [99, addr, 0, 8, 0, 0]) != EFAULT }
+
+fn writable8(addr: u64) -> bool { sys::plain(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT }
+
+/// The stack page that the blob itself runs on is mapped and writable: no need to ask.
+fn on_this_page(addr: u64, len: u64) -> bool {
+    let here = 0u8;
+    let page = (&raw const here as u64) & !4095;
+    addr >= page && addr.saturating_add(len) <= page + 4096
+}
+
+/// Calls `ok` for words that cover `len` bytes at `addr`: each 8 bytes, and the last 8.
+fn covered(addr: u64, len: u64, ok: fn(u64) -> bool) -> bool {
+    let mut at = 0;
+    while at + 8 <= len {
+        if !ok(addr.wrapping_add(at)) {
+            return false;
+        }
+        at += 8;
+    }
+    at == len || len < 8
+}
+
+/// Copies a value from the program.
+pub fn get<T: Plain>(addr: u64) -> Result<T, Ret> {
+    let len = size_of::<T>() as u64;
+    if !on_this_page(addr, len) && !covered(addr, len, readable8) {
+        return Err(EFAULT);
+    }
+    // SAFETY: the kernel just read these bytes, or they are on the current stack page; T takes any bytes.
+    Ok(unsafe { (addr as *const T).read_unaligned() })
+}
+
+/// Copies a value to the program.
+pub fn put<T: Plain>(addr: u64, value: T) -> Result<(), Ret> {
+    let len = size_of::<T>() as u64;
+    if !on_this_page(addr, len) && !covered(addr, len, writable8) {
+        return Err(EFAULT);
+    }
+    // SAFETY: the kernel just wrote these bytes, or they are on the current stack page.
+    unsafe { (addr as *mut T).write_unaligned(value) };
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! The functions that a C library finds through AT_SYSINFO_EHDR. No system call on the fast path.
+
+use core::sync::atomic::Ordering;
+
+use diecast_core_syscalls::nr::CLOCK_GETRES;
+
+use crate::user::{Timespec, Timeval};
+use crate::{clock, node, process, sys};
+
+macro_rules! twin {
+    ($a:ident, $b:ident, ($($arg:ident : $t:ty),*) -> $r:ty, $body:expr) => {
+        // The body twice: a call between two exported symbols would go through a GOT.
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $a($($arg: $t),*) -> $r { $body }
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $b($($arg: $t),*) -> $r { $body }
+    };
+}
+
+twin!(__vdso_clock_gettime, clock_gettime, (id: i32, out: *mut Timespec) -> i32, {
+    match clock::read(id) {
+        Ok(t) => {
+            // SAFETY: as with the kernel's vDSO, a bad pointer is the caller's fault.
+            unsafe { out.write(t) };
+            0
+        }
+        Err(e) => e as i32,
+    }
+});
+
+twin!(__vdso_gettimeofday, gettimeofday, (out: *mut Timeval, zone: *mut u64) -> i32, {
+    if !out.is_null() && let Ok(t) = clock::read(clock::REALTIME) {
+        // SAFETY: as with the kernel's vDSO, a bad pointer is the caller's fault.
+        unsafe { out.write(Timeval { sec: t.sec, usec: t.nsec / 1000 }) };
+    }
+    if !zone.is_null() {
+        // The zone is not time: ask the kernel for it alone.
+        sys::plain(96, [0, zone as u64, 0, 0, 0, 0]);
+    }
+    0
+});
+
+twin!(__vdso_time, time, (out: *mut i64) -> i64, {
+    let sec = match clock::read(clock::REALTIME_COARSE) {
+        Ok(t) => t.sec,
+        Err(e) => e,
+    };
+    if !out.is_null() {
+        // SAFETY: as with the kernel's vDSO, a bad pointer is the caller's fault.
+        unsafe { out.write(sec) };
+    }
+    sec
+});
+
+twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, { resolution(id, out as u64) as i32 });
+
+twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, numa: *mut u32, unused: u64) -> i32, {
+    let f = process().kernel_getcpu.load(Ordering::Relaxed);
+    if f == 0 {
+        sys::plain(309, [cpu as u64, numa as u64, unused, 0, 0, 0]) as i32
+    } else {
+        // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped.
+        let f: extern "C" fn(*mut u32, *mut u32, u64) -> i32 = unsafe { core::mem::transmute(f) };
+        f(cpu, numa, unused)
+    }
+});
+
+/// clock_getres: 1 ns for high-resolution clocks, a tick in virtual time for the coarse ones.
+pub fn resolution(id: i32, out: u64) -> i64 {
+    let r = sys::plain(CLOCK_GETRES, [id as u32 as u64, out, 0, 0, 0, 0]);
+    if r == 0 && out != 0 && (id == clock::REALTIME_COARSE || id == clock::MONOTONIC_COARSE) {
+        // SAFETY: the kernel just wrote a timespec there.
+        unsafe {
+            let t = (out as *const Timespec).read_unaligned();
+            let ns = node().segment().rate.mul_up(clock::ns_of(t)).max(1);
+            (out as *mut Timespec).write_unaligned(clock::timespec(ns));
+        }
+    }
+    r
+}

@@ -1,0 +1,296 @@
+//! `diecast frame`: one command in a frame of its own.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use diecast_core_vtime::Tdf;
+use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor, probe};
+use diecast_host_sys::{Tid, perf, process, seccomp, socket, time};
+
+/// The kernel's default timer slack, ns: part of the machine, so stretched by the TDF.
+pub const MACHINE_SLACK_NS: u64 = 50_000;
+
+/// What to run and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub tdf: Tdf,
+    /// Millionths of a host core; None: min(1, TDF).
+    pub speed_ppm: Option<u32>,
+    /// Virtual CPUs; None: as many as the host's.
+    pub cores: Option<u32>,
+    pub grain_ns: u64,
+    pub command: Vec<OsString>,
+    /// Print what the supervisor counted to stderr at the end.
+    pub stats: bool,
+}
+
+/// Why a frame could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("a speed of {speed} needs more than a whole core at TDF {tdf}")]
+    TooFast { speed: f64, tdf: Tdf },
+    #[error("{program}: {source}")]
+    Program { program: String, source: io::Error },
+    #[error("{what}: {source}")]
+    Host { what: &'static str, source: io::Error },
+}
+
+/// What happened, for the caller's exit status.
+#[derive(Debug)]
+pub struct Ended {
+    /// As a shell would report it: status, or 128 + signal.
+    pub status: i32,
+    /// Reasons why the run can't be trusted.
+    pub doubts: Vec<String>,
+}
+
+/// Speed in millionths, and whether a meter is needed: at a share of a whole core there is nothing to meter.
+fn speed_of(o: &Options) -> Result<(u32, bool), FrameError> {
+    let whole_ppm = u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den());
+    let speed = o.speed_ppm.map_or(whole_ppm.min(u64::from(SPEED_ONE_PPM)), u64::from);
+    if speed > whole_ppm {
+        return Err(FrameError::TooFast { speed: speed as f64 / 1e6, tdf: o.tdf });
+    }
+    Ok((speed as u32, speed < whole_ppm))
+}
+
+/// Descendants of this process, whatever their session: it is their subreaper.
+fn descendants() -> io::Result<Vec<i32>> {
+    let mut all: Vec<i32> = Vec::new();
+    let mut todo = vec![std::process::id() as i32];
+    while let Some(pid) = todo.pop() {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for t in tasks.flatten() {
+            let Ok(text) = std::fs::read_to_string(t.path().join("children")) else { continue };
+            for c in text.split_whitespace().filter_map(|c| c.parse().ok()) {
+                if !all.contains(&c) {
+                    all.push(c);
+                    todo.push(c);
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Terminal signals go to the whole foreground group; those sent to us alone are passed on.
+fn forward_signals() {
+    extern "C" fn forward(sig: libc::c_int) {
+        let pid = CHILD.load(Ordering::Relaxed);
+        if pid > 0 {
+            let _ = process::kill(Tid(pid), sig);
+        }
+    }
+    for sig in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+        process::on_signal(sig, forward);
+    }
+    for sig in [libc::SIGINT, libc::SIGQUIT] {
+        process::ignore_signal(sig);
+    }
+}
+
+/// Whether meters can be opened, and whether kernel mode can be counted.
+pub fn meter_possible() -> (bool, bool) {
+    if perf::Meter::open(Tid(0), 1_000_000, 0, true).is_ok() {
+        (true, true)
+    } else {
+        (perf::Meter::open(Tid(0), 1_000_000, 0, false).is_ok(), false)
+    }
+}
+
+/// Runs a command in a frame and waits for it and for everything it left.
+pub fn run(o: &Options) -> Result<Ended, FrameError> {
+    let (mut speed_ppm, wanted) = speed_of(o)?;
+    let (possible, count_kernel) = meter_possible();
+    let mut doubts = Vec::new();
+    let metered = wanted && possible;
+    if wanted && !possible {
+        doubts.push("no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned());
+        // CPU clocks must not outrun the wall clock.
+        speed_ppm = (u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den())) as u32;
+    }
+    let host = |what| move |source| FrameError::Host { what, source };
+    let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
+    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel };
+    process::become_subreaper().map_err(host("becoming a subreaper"))?;
+    let lab = LabFrame::start(o.tdf);
+    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None).map_err(host("making the frame's memory"))?;
+    let stop_probe = metered.then(|| estimate_hit_cost(&node, count_kernel));
+    let supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
+
+    let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
+    let filter = diecast_host_supervisor::filter();
+    let slack_ns = o.tdf.to_real(diecast_core_vtime::VirtSpan(MACHINE_SLACK_NS)).ns();
+    let privileged = process::is_root();
+    let mut command = Command::new(&o.command[0]);
+    command.args(&o.command[1..]);
+    let program = o.command[0].to_string_lossy().into_owned();
+    let child_end = theirs.try_clone().map_err(host("making a socket"))?;
+    process::before_exec(&mut command, move || {
+        process::set_parent_death_signal(libc::SIGKILL)?;
+        if !privileged {
+            process::set_no_new_privs()?;
+        }
+        time::set_timer_slack_ns(slack_ns.max(1))?;
+        let listener = seccomp::install(&filter)?;
+        socket::send_fd(child_end.as_fd(), listener.as_fd(), b"L")?;
+        drop(listener);
+        // Wait until the supervisor listens.
+        let mut go = [0u8; 1];
+        socket::recv_fd(child_end.as_fd(), &mut go).map(|_| ())
+    });
+    forward_signals();
+    let child = std::thread::scope(|s| {
+        let waiting = s.spawn(|| -> io::Result<()> {
+            let mut buf = [0u8; 8];
+            let (n, fd) = socket::recv_fd(ours.as_fd(), &mut buf)?;
+            if let (true, Some(listener)) = (n > 0, fd) {
+                supervisor.add(listener, node.clone());
+                socket::send(ours.as_fd(), b"G")?;
+            }
+            Ok(())
+        });
+        let child = command.spawn();
+        // The child's copies are gone or used: an early failure ends the handshake.
+        drop(command);
+        drop(theirs);
+        let _ = waiting.join();
+        child
+    })
+    .map_err(|source| FrameError::Program { program, source })?;
+    let pid = child.id() as i32;
+    CHILD.store(pid, Ordering::Relaxed);
+    let status = wait_for(pid);
+    let left = end_the_rest(pid);
+    if left > 0 {
+        eprintln!("diecast: {left} processes were still running when the command ended; they were ended with their frame");
+    }
+    drop(stop_probe);
+    let counts = supervisor.counts();
+    let p = node.page();
+    if counts.outside.load(Ordering::Relaxed) > 0 {
+        doubts.extend(counts.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter().cloned());
+    }
+    if p.counters.fault.load(Ordering::Relaxed) != 0 {
+        doubts.push(format!("a blob reported fault {} (detail {})", p.counters.fault.load(Ordering::Relaxed), p.counters.fault_detail.load(Ordering::Relaxed)));
+    }
+    if o.stats {
+        print_stats(&node, counts);
+    }
+    Ok(Ended { status, doubts })
+}
+
+fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) {
+    let k = &node.page().counters;
+    let g = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
+    eprintln!(
+        "diecast: execs {} ({} failed, mean {} us), traps {}, hits {}, charged {} us, meter cost {} us ({} ns a hit hidden), waited {} us, forgiven {} ({} us), clamped {}",
+        g(&counts.execs),
+        g(&counts.failed_execs),
+        g(&counts.exec_ns) / 1000 / g(&counts.execs).max(1),
+        g(&k.traps),
+        g(&k.hits),
+        g(&k.charged_ns) / 1000,
+        g(&k.meter_cost_ns) / 1000,
+        g(&node.page().hit_cost_ns),
+        g(&k.waited_ns) / 1000,
+        g(&k.forgiven),
+        g(&k.forgiven_v_ns) / 1000,
+        g(&k.clamped),
+    );
+}
+
+/// Keeps the estimate of a hit's hidden cost fresh while the frame lives; ends when dropped.
+struct Estimator {
+    stop: Arc<std::sync::atomic::AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Estimator {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(t) = self.thread.take() {
+            t.thread().unpark();
+            let _ = t.join();
+        }
+    }
+}
+
+fn estimate_hit_cost(node: &Arc<NodeFrame>, count_kernel: bool) -> Estimator {
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (s, node) = (stop.clone(), node.clone());
+    let cpus = time::allowed_cpus();
+    let (ready, first) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let Ok(p) = probe::Probe::new(count_kernel) else { return };
+        let mut recent: Vec<u64> = Vec::new();
+        let mut round = 0usize;
+        while !s.load(Ordering::Acquire) {
+            for cpu in &cpus {
+                if let Ok(l) = p.look(*cpu)
+                    && let Some(c) = l.hit_cost_ns
+                {
+                    recent.push(c);
+                }
+            }
+            let excess = recent.len().saturating_sub(24);
+            recent.drain(..excess);
+            let mut sorted = recent.clone();
+            sorted.sort_unstable();
+            if let Some(m) = sorted.get(sorted.len() / 2) {
+                node.page().hit_cost_ns.store(*m, Ordering::Relaxed);
+            }
+            round += 1;
+            if round == 4 {
+                let _ = ready.send(());
+            }
+            if round > 4 {
+                std::thread::park_timeout(std::time::Duration::from_millis(500));
+            }
+        }
+    });
+    // The first estimate must exist before the first program runs.
+    let _ = first.recv_timeout(std::time::Duration::from_secs(2));
+    Estimator { stop, thread: Some(thread) }
+}
+
+/// Reaps orphans until the command itself ends.
+fn wait_for(pid: i32) -> i32 {
+    loop {
+        match process::wait_any() {
+            Ok((p, status)) if p == pid => {
+                let s = std::process::ExitStatus::from_raw(status);
+                return s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0));
+            }
+            Ok(_) => {}
+            Err(_) => return 1,
+        }
+    }
+}
+
+/// Ends what the command left behind: without its supervisor it would run free and could not exec.
+fn end_the_rest(except: i32) -> usize {
+    let mut count = 0;
+    loop {
+        let Ok(rest) = descendants() else { return count };
+        let rest: Vec<i32> = rest.into_iter().filter(|p| *p != except).collect();
+        if rest.is_empty() {
+            return count;
+        }
+        for p in &rest {
+            if process::kill(Tid(*p), libc::SIGKILL).is_ok() {
+                count += 1;
+            }
+        }
+        for _ in &rest {
+            let _ = process::wait_any();
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! One exec: let it happen, then put the new image in its frame before its first instruction.
+//!
+//! ```text
+//! notification ── seize, interrupt, give the memfd ── continue ──┬─ exec event ── exit of execve ── map blob
+//!                                                                │   ── blob's own init ── int3 ── meter on ── detach
+//!                                                                ├─ interrupt stop: exec failed ── take the memfd back ── detach
+//!                                                                └─ gone
+//! ```
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN};
+use diecast_host_sys::perf::Meter;
+use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
+use diecast_host_sys::seccomp::{self, Notification};
+use diecast_host_sys::vdso::KernelVdso;
+use diecast_host_sys::{GuestPtr, Tid, memory, process};
+
+use crate::frame::NodeFrame;
+use crate::image;
+
+const SYS_MMAP: u64 = 9;
+const SYS_CLOSE: u64 = 3;
+const PROT_READ_EXEC: u64 = 5;
+const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
+const AT_SYSINFO_EHDR: u64 = 33;
+const USER_CS_64: u64 = 0x33;
+const TRAP_PERF: i32 = 6;
+/// SIGTRAP and SIGSYS in a signal mask.
+const OURS: u64 = 1 << 4 | 1 << 30;
+/// `-ERESTARTNOINTR` and its kin: the kernel will make the call again.
+const ERESTART: std::ops::RangeInclusive<i64> = -516..=-512;
+
+/// Why an exec could not be put in the frame.
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error("process {0:?} is traced by another process")]
+    Traced(Tid),
+    #[error("process {0:?} is a 32-bit program, which a frame does not support")]
+    Not64Bit(Tid),
+    #[error("no AT_SYSINFO_EHDR in the auxiliary vector of {0:?}")]
+    NoVdso(Tid),
+    #[error("{what} in {tid:?} failed with errno {errno}")]
+    Guest { tid: Tid, what: &'static str, errno: i64 },
+    #[error("unexpected stop {why:?} of {tid:?} while {during}")]
+    Stop { tid: Tid, why: Why, during: &'static str },
+    #[error("meter of {tid:?}: {source}")]
+    Meter { tid: Tid, source: io::Error },
+    #[error("ptrace: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What became of an exec.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The new image runs in the frame; its meter, if the node is metered.
+    Framed { meter: Option<Meter> },
+    /// The exec failed; the old image goes on.
+    Failed,
+    /// The process died on the way.
+    Gone,
+}
+
+enum Next {
+    Stopped(Stopped),
+    Gone,
+}
+
+/// Resumes and waits for the next stop that is not a stale tick of the old image's meter. Such a tick comes
+/// before the resumed code ran, so it is resumed in the same way again.
+fn go(s: Stopped, how: fn(Stopped) -> io::Result<Tid>) -> io::Result<Next> {
+    how(s)?;
+    loop {
+        match ptrace::wait()? {
+            Wait::Gone => return Ok(Next::Gone),
+            Wait::Stopped(s) => match s.why {
+                Why::Signal(libc::SIGTRAP, TRAP_PERF) => {
+                    how(s)?;
+                }
+                _ => return Ok(Next::Stopped(s)),
+            },
+        }
+    }
+}
+
+macro_rules! stop {
+    ($s:expr, $how:expr) => {
+        match go($s, $how)? {
+            Next::Stopped(s) => s,
+            Next::Gone => return Ok(Outcome::Gone),
+        }
+    };
+}
+
+/// Carries one exec through. Blocks for its length, about 300 µs.
+pub fn carry(
+    listener: &OwnedFd,
+    n: &Notification,
+    node: &NodeFrame,
+    kernel: &KernelVdso,
+    lineage: u64,
+) -> Result<Outcome, ExecError> {
+    let tid = n.tid();
+    if let Err(e) = ptrace::seize(tid) {
+        return match e.raw_os_error() {
+            Some(libc::ESRCH) => Ok(Outcome::Gone),
+            _ => Err(ExecError::Traced(tid)),
+        };
+    }
+    let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EINPROGRESS));
+    let fd = match ptrace::interrupt(tid).and_then(|()| seccomp::add_fd(listener, n, &node.memfd)) {
+        Ok(fd) => fd,
+        Err(e) if gone(&e) => return drop_tracee(),
+        Err(e) => return Err(e.into()),
+    };
+    if let Err(e) = seccomp::let_continue(listener, n) {
+        return if gone(&e) { drop_tracee() } else { Err(e.into()) };
+    }
+    // The old image's signals go through, its meter's included: its handlers are still there.
+    let s = loop {
+        match ptrace::wait()? {
+            Wait::Gone => return Ok(Outcome::Gone),
+            Wait::Stopped(s) => match s.why {
+                Why::Exec => break s,
+                Why::Interrupt => return take_back(s, fd, 0),
+                Why::Signal(sig, _) => return take_back(s, fd, sig),
+                Why::Syscall => {
+                    s.resume(0)?;
+                }
+            },
+        }
+    };
+    // The call is not over at the exec event: its return value would overwrite a register.
+    let s = stop!(s, |s| s.resume_to_syscall(0));
+    match into_frame(s, fd as u64, node, kernel, lineage) {
+        Ok(o) => Ok(o),
+        Err(e) => {
+            // Half in a frame is worse than not at all.
+            let _ = process::kill(tid, libc::SIGKILL);
+            let _ = ptrace::wait();
+            Err(e)
+        }
+    }
+}
+
+/// The notification is void: the process is dying or its call was interrupted.
+fn drop_tracee() -> Result<Outcome, ExecError> {
+    match ptrace::wait()? {
+        Wait::Gone => Ok(Outcome::Gone),
+        Wait::Stopped(s) => {
+            let signal = if let Why::Signal(sig, _) = s.why { sig } else { 0 };
+            s.detach(signal)?;
+            Ok(Outcome::Failed)
+        }
+    }
+}
+
+/// The exec failed: close the descriptor that was lent, then let go.
+fn take_back(s: Stopped, fd: i32, signal: i32) -> Result<Outcome, ExecError> {
+    let tid = s.tid();
+    let regs = s.regs()?;
+    let restarts = ERESTART.contains(&(regs.rax as i64)) && regs.orig_rax as i64 >= 0;
+    let Some((vdso, syscall)) = kernel_vdso_of(tid) else {
+        return Err(ExecError::NoVdso(tid));
+    };
+    let mut r = regs;
+    (r.rax, r.rdi, r.rip, r.orig_rax) = (SYS_CLOSE, fd as u64, vdso + syscall, u64::MAX);
+    s.set_regs(&r)?;
+    let s = stop!(s, Stopped::step);
+    s.set_regs(&regs)?;
+    s.detach(signal)?;
+    let _ = restarts;
+    Ok(Outcome::Failed)
+}
+
+/// Base of the kernel's vDSO in a process, from the kernel's copy of the auxiliary vector.
+fn kernel_vdso_of(tid: Tid) -> Option<(u64, u64)> {
+    let auxv = std::fs::read(format!("/proc/{}/auxv", tid.0)).ok()?;
+    let word = |b: &[u8]| u64::from_ne_bytes(b.try_into().unwrap_or([0; 8]));
+    let base = auxv.chunks_exact(16).find(|e| word(&e[..8]) == AT_SYSINFO_EHDR).map(|e| word(&e[8..]))?;
+    Some((base, KernelVdso::find()?.syscall))
+}
+
+/// Address of the value of AT_SYSINFO_EHDR on a new image's stack, and the value.
+fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<(u64, u64)>> {
+    // argc, argv.., 0, envp.., 0, then pairs. Strings may make argv long: read on page by page.
+    let (mut at, mut zeros, mut pending) = (rsp + 8, 0, None);
+    let mut words = [0u64; 64];
+    loop {
+        memory::read_words(tid, GuestPtr(at), &mut words)?;
+        for (i, w) in words.iter().enumerate() {
+            if zeros < 2 {
+                zeros += u32::from(*w == 0);
+            } else if let Some(key) = pending.take() {
+                match key {
+                    AT_SYSINFO_EHDR => return Ok(Some((at + 8 * i as u64, *w))),
+                    0 => return Ok(None),
+                    _ => {}
+                }
+            } else {
+                if *w == 0 {
+                    return Ok(None);
+                }
+                pending = Some(*w);
+            }
+        }
+        at += 8 * words.len() as u64;
+    }
+}
+
+fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
+    match s.why {
+        Why::Signal(libc::SIGTRAP, _) => Ok(()),
+        why => Err(ExecError::Stop { tid: s.tid(), why, during }),
+    }
+}
+
+fn into_frame(
+    s: Stopped,
+    fd: u64,
+    node: &NodeFrame,
+    kernel: &KernelVdso,
+    lineage: u64,
+) -> Result<Outcome, ExecError> {
+    let tid = s.tid();
+    if s.why != Why::Syscall {
+        return Err(ExecError::Stop { tid, why: s.why, during: "leaving execve" });
+    }
+    let regs = s.regs()?;
+    if regs.cs != USER_CS_64 {
+        return Err(ExecError::Not64Bit(tid));
+    }
+    let (slot, vdso) = find_auxv(tid, regs.rsp)?.ok_or(ExecError::NoVdso(tid))?;
+    let mask = s.sigmask()?;
+    // Other signals wait until the new image is ready; int3 must not be blocked.
+    s.set_sigmask(!OURS)?;
+
+    let mut r = regs;
+    r.rax = SYS_MMAP;
+    (r.rdi, r.rsi, r.rdx) = (BLOB_ADDR, image::mapped_len(), PROT_READ_EXEC);
+    (r.r10, r.r8, r.r9) = (MAP_PRIVATE_FIXED_NOREPLACE, fd, 0);
+    r.rip = vdso + kernel.syscall;
+    r.orig_rax = u64::MAX;
+    s.set_regs(&r)?;
+    let s = stop!(s, Stopped::step);
+    expect_trap(&s, "mapping the blob")?;
+    let mapped = s.regs()?.rax;
+    if mapped != BLOB_ADDR {
+        return Err(ExecError::Guest { tid, what: "mapping the blob", errno: -(mapped as i64) });
+    }
+
+    let args = InitArgs {
+        fd,
+        node_off: image::mapped_len(),
+        node_len: NODE_PAGE_LEN,
+        kernel_clock_gettime: vdso + kernel.clock_gettime,
+        kernel_getcpu: if kernel.getcpu == 0 { 0 } else { vdso + kernel.getcpu },
+        auxv_slot: slot,
+        lineage,
+        pad: 0,
+    };
+    let words = [args.fd, args.node_off, args.node_len, args.kernel_clock_gettime, args.kernel_getcpu, args.auxv_slot, args.lineage, args.pad];
+    let at = (regs.rsp - 512) & !15;
+    s.poke(GuestPtr(at), &words)?;
+    let entry = image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;
+    r = regs;
+    (r.rdi, r.rsp, r.rip, r.orig_rax) = (at, at - 128, BLOB_ADDR + entry, u64::MAX);
+    s.set_regs(&r)?;
+    let s = stop!(s, |s| s.resume(0));
+    expect_trap(&s, "initialising the blob")?;
+    let result = s.regs()?.rax as i64;
+    if result != 0 {
+        return Err(ExecError::Guest { tid, what: "initialising the blob", errno: -result });
+    }
+
+    let mut back = regs;
+    back.orig_rax = u64::MAX;
+    s.set_regs(&back)?;
+    s.set_sigmask(mask & !OURS)?;
+    let meter = if node.cpu.metered {
+        // Handlers are installed: only now may the event fire.
+        let m = Meter::open(tid, node.cpu.grain_ns, METER_MAGIC, node.cpu.count_kernel)
+            .map_err(|source| ExecError::Meter { tid, source })?;
+        m.enable().map_err(|source| ExecError::Meter { tid, source })?;
+        Some(m)
+    } else {
+        None
+    };
+    s.detach(0)?;
+    Ok(Outcome::Framed { meter })
+}

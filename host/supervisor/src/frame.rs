@@ -1,0 +1,153 @@
+//! A lab's frame, and a node's share of it: the memory that its processes map.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
+use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
+use diecast_host_sys::memory::{self, Shared};
+use diecast_host_sys::time;
+
+use crate::image;
+
+/// Million parts of a host core: the unit of `speed`.
+pub const SPEED_ONE_PPM: u32 = 1_000_000;
+
+/// Lists the processes of a node, as host process ids.
+pub type Members = Box<dyn Fn() -> io::Result<Vec<i32>> + Send + Sync>;
+/// Reads the CPU time that a node has used, real ns.
+pub type Usage = Box<dyn Fn() -> io::Result<u64> + Send + Sync>;
+
+/// The one map of a lab, shared by its nodes, the emulator and the experiment.
+#[derive(Debug)]
+pub struct LabFrame {
+    map: Mutex<FrameMap>,
+    offsets: Offsets,
+}
+
+/// Virtual clock minus virtual MONOTONIC, ns.
+#[derive(Clone, Copy, Debug)]
+struct Offsets {
+    realtime: i64,
+    boottime: i64,
+    tai: i64,
+    raw: i64,
+}
+
+impl LabFrame {
+    /// A frame that starts now, its clocks equal to the host's.
+    pub fn start(tdf: Tdf) -> Arc<LabFrame> {
+        let ahead = |id: i32| {
+            let before = time::monotonic_ns();
+            let there = time::clock_ns(id);
+            let after = time::monotonic_ns();
+            there as i64 - (before + (after - before) / 2) as i64
+        };
+        let offsets = Offsets {
+            realtime: ahead(libc::CLOCK_REALTIME),
+            boottime: ahead(libc::CLOCK_BOOTTIME),
+            tai: ahead(libc::CLOCK_TAI),
+            raw: ahead(libc::CLOCK_MONOTONIC_RAW),
+        };
+        let map = Mutex::new(FrameMap::start(RealNs(time::monotonic_ns()), tdf));
+        Arc::new(LabFrame { map, offsets })
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&FrameMap) -> R) -> R {
+        f(&self.map.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    /// A copy of the map as it is now.
+    pub fn map(&self) -> FrameMap { self.with(Clone::clone) }
+
+    /// Virtual time at a real instant.
+    pub fn v_of(&self, r: RealNs) -> VirtNs { self.with(|m| m.v_of(r)) }
+
+    /// Smallest real instant with at least this virtual time.
+    pub fn r_of(&self, v: VirtNs) -> RealNs { self.with(|m| m.r_of(v)) }
+
+    /// Virtual MONOTONIC now.
+    pub fn now(&self) -> VirtNs { self.v_of(RealNs(time::monotonic_ns())) }
+
+    /// Virtual REALTIME minus virtual MONOTONIC, ns.
+    pub fn realtime_offset_ns(&self) -> i64 { self.offsets.realtime }
+}
+
+/// How a node's CPU is metered.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuConfig {
+    /// Virtual CPUs.
+    pub cores: u32,
+    /// Speed of each, in millionths of a host core.
+    pub speed_ppm: u32,
+    /// Real CPU time between two hits, ns.
+    pub grain_ns: u64,
+    /// False: no meter, only clocks.
+    pub metered: bool,
+    /// Count and deliver in kernel mode (needs privilege; see `doctor`).
+    pub count_kernel: bool,
+}
+
+/// A node in a frame.
+pub struct NodeFrame {
+    pub name: String,
+    pub cpu: CpuConfig,
+    pub(crate) memfd: OwnedFd,
+    page: Shared<NodePage>,
+    pub(crate) members: Members,
+    pub(crate) usage: Option<Usage>,
+    /// Process that is no program of the node (its init), 0 = none.
+    pub init_pid: AtomicU64,
+}
+
+impl std::fmt::Debug for NodeFrame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeFrame").field("name", &self.name).field("cpu", &self.cpu).finish_non_exhaustive()
+    }
+}
+
+impl NodeFrame {
+    /// Makes the node's memory: the blob's image, then the page.
+    pub fn create(
+        lab: &LabFrame,
+        name: &str,
+        cpu: CpuConfig,
+        members: Members,
+        usage: Option<Usage>,
+    ) -> io::Result<Arc<NodeFrame>> {
+        let len = image::mapped_len() + NODE_PAGE_LEN;
+        let memfd = memory::memfd(c"diecast-node", len)?;
+        {
+            use std::os::unix::fs::FileExt;
+            let file = std::fs::File::from(memfd.try_clone()?);
+            file.write_all_at(image::IMAGE, 0)?;
+        }
+        let page: Shared<NodePage> = Shared::map(&memfd, image::mapped_len(), NODE_PAGE_LEN)?;
+        let p = &*page;
+        p.version.store(ABI_VERSION, Ordering::Relaxed);
+        p.size.store(NODE_PAGE_LEN as u32, Ordering::Relaxed);
+        p.realtime_off_ns.store(lab.offsets.realtime, Ordering::Relaxed);
+        p.boottime_off_ns.store(lab.offsets.boottime, Ordering::Relaxed);
+        p.tai_off_ns.store(lab.offsets.tai, Ordering::Relaxed);
+        p.raw_off_ns.store(lab.offsets.raw, Ordering::Relaxed);
+        p.metered.store(u32::from(cpu.metered), Ordering::Relaxed);
+        p.vcpus.store(cpu.cores.clamp(1, VCPUS_MAX as u32), Ordering::Relaxed);
+        p.grain_ns.store(cpu.grain_ns, Ordering::Relaxed);
+        let speed = Rate::ratio_up(cpu.speed_ppm, SPEED_ONE_PPM);
+        let slowness = Rate::ratio_up(SPEED_ONE_PPM, cpu.speed_ppm);
+        p.speed_int.store(speed.int, Ordering::Relaxed);
+        p.speed_frac.store(speed.frac, Ordering::Relaxed);
+        p.slowness_int.store(slowness.int, Ordering::Relaxed);
+        p.slowness_frac.store(slowness.frac, Ordering::Relaxed);
+        if !p.publish(lab.map().segments()) {
+            return Err(io::Error::other("the lab has been re-timed too often for a new node"));
+        }
+        p.magic.store(NODE_MAGIC, Ordering::Release);
+        Ok(Arc::new(NodeFrame { name: name.to_owned(), cpu, memfd, page, members, usage, init_pid: AtomicU64::new(0) }))
+    }
+
+    /// The page that the node's processes share. Everything in it is their claim.
+    pub fn page(&self) -> &NodePage { &self.page }
+}

@@ -1,0 +1,252 @@
+//! The supervisor's thread: answers every exec of every node, and keeps each lineage's meter open until the
+//! last of its processes is gone.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use diecast_core_abi::{PROC_MAGIC, PROC_PAGE_ADDR};
+use diecast_host_sys::perf::Meter;
+use diecast_host_sys::vdso::KernelVdso;
+use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
+
+use crate::exec::{self, ExecError, Outcome};
+use crate::frame::NodeFrame;
+
+/// Scans at which a lineage must have been unseen before its event closes.
+const UNSEEN_SCANS: u32 = 3;
+/// Real time between scans when nothing presses.
+const SCAN_EVERY_NS: u64 = 250_000_000;
+/// Open meters beyond which a scan comes at once, doubled when a scan frees little.
+const PRESSURE: usize = 64;
+
+/// What the supervisor counted, for the verdict.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub execs: AtomicU64,
+    pub failed_execs: AtomicU64,
+    /// Execs that could not be put in the frame, and processes seen without a blob.
+    pub outside: AtomicU64,
+    /// Real ns from notification to detach, summed.
+    pub exec_ns: AtomicU64,
+    pub open_meters: AtomicU64,
+    /// First problems, in words.
+    pub problems: Mutex<Vec<String>>,
+}
+
+impl Counts {
+    fn problem(&self, text: String) {
+        let mut p = self.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if p.len() < 50 && !p.contains(&text) {
+            p.push(text);
+        }
+    }
+}
+
+struct Lineage {
+    meter: Meter,
+    unseen: u32,
+}
+
+struct Listener {
+    fd: OwnedFd,
+    node: usize,
+}
+
+struct Shared {
+    wake: OwnedFd,
+    stop: AtomicBool,
+    added: Mutex<Vec<(OwnedFd, Arc<NodeFrame>)>>,
+    counts: Counts,
+}
+
+/// A running supervisor. Dropping it stops its thread; execs then fail with ENOSYS and meters end.
+pub struct Supervisor {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Supervisor {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Supervisor> {
+        let kernel = KernelVdso::find().ok_or_else(|| io::Error::other("this kernel has no vDSO (vdso=0?)"))?;
+        process::raise_descriptor_limit();
+        let shared = Arc::new(Shared {
+            wake: process::eventfd()?,
+            stop: AtomicBool::new(false),
+            added: Mutex::new(Vec::new()),
+            counts: Counts::default(),
+        });
+        let s = shared.clone();
+        let thread = std::thread::Builder::new().name("supervisor".into()).spawn(move || Loop::new(&s, kernel).run())?;
+        Ok(Supervisor { shared, thread: Some(thread) })
+    }
+
+    /// Takes over the notifications of one filter.
+    pub fn add(&self, listener: OwnedFd, node: Arc<NodeFrame>) {
+        self.shared.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push((listener, node));
+        process::notify(&self.shared.wake);
+    }
+
+    pub fn counts(&self) -> &Counts { &self.shared.counts }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        process::notify(&self.shared.wake);
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+struct Loop<'a> {
+    shared: &'a Shared,
+    kernel: KernelVdso,
+    nodes: Vec<Arc<NodeFrame>>,
+    listeners: Vec<Listener>,
+    /// Open meters by node and lineage.
+    lineages: BTreeMap<(usize, u64), Lineage>,
+    /// Processes seen once without a blob: node and pid.
+    suspects: BTreeMap<(usize, i32), u32>,
+    next_lineage: u64,
+    next_scan_ns: u64,
+    pressure: usize,
+}
+
+impl<'a> Loop<'a> {
+    fn new(shared: &'a Shared, kernel: KernelVdso) -> Loop<'a> {
+        Loop {
+            shared,
+            kernel,
+            nodes: Vec::new(),
+            listeners: Vec::new(),
+            lineages: BTreeMap::new(),
+            suspects: BTreeMap::new(),
+            next_lineage: 1,
+            next_scan_ns: time::monotonic_ns() + SCAN_EVERY_NS,
+            pressure: PRESSURE,
+        }
+    }
+
+    fn run(mut self) {
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let mut fds = vec![self.shared.wake.as_raw_fd()];
+            fds.extend(self.listeners.iter().map(|l| l.fd.as_raw_fd()));
+            let left_ns = self.next_scan_ns.saturating_sub(time::monotonic_ns());
+            let Ok(ready) = process::poll(&fds, (left_ns / 1_000_000 + 1) as i32) else { return };
+            if ready[0] != 0 {
+                process::drain(&self.shared.wake);
+                self.take_added();
+            }
+            for i in (0..ready.len() - 1).rev() {
+                let r = ready[i + 1];
+                if r & libc::POLLIN != 0 {
+                    self.serve(i);
+                } else if r & (libc::POLLHUP | libc::POLLERR | libc::POLLNVAL) != 0 {
+                    // No process uses this filter any more.
+                    self.listeners.swap_remove(i);
+                }
+            }
+            if time::monotonic_ns() >= self.next_scan_ns || self.lineages.len() > self.pressure {
+                self.scan();
+            }
+        }
+    }
+
+    fn take_added(&mut self) {
+        let added = std::mem::take(&mut *self.shared.added.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+        for (fd, node) in added {
+            let at = self.nodes.iter().position(|n| Arc::ptr_eq(n, &node)).unwrap_or_else(|| {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            });
+            self.listeners.push(Listener { fd, node: at });
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let l = &self.listeners[index];
+        let Ok(n) = seccomp::receive(&l.fd) else { return };
+        let node = self.nodes[l.node].clone();
+        let began = time::monotonic_ns();
+        let lineage = self.next_lineage;
+        self.next_lineage += 1;
+        let counts = &self.shared.counts;
+        match exec::carry(&l.fd, &n, &node, &self.kernel, lineage) {
+            Ok(Outcome::Framed { meter }) => {
+                counts.execs.fetch_add(1, Ordering::Relaxed);
+                counts.exec_ns.fetch_add(time::monotonic_ns() - began, Ordering::Relaxed);
+                if let Some(meter) = meter {
+                    self.lineages.insert((l.node, lineage), Lineage { meter, unseen: 0 });
+                    counts.open_meters.store(self.lineages.len() as u64, Ordering::Relaxed);
+                }
+            }
+            Ok(Outcome::Failed | Outcome::Gone) => {
+                counts.failed_execs.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(e) => {
+                counts.outside.fetch_add(1, Ordering::Relaxed);
+                counts.problem(format!("node {}: {e}", node.name));
+                if let ExecError::Traced(_) = e {
+                    let _ = seccomp::fail(&l.fd, &n, libc::EPERM);
+                }
+            }
+        }
+    }
+
+    /// Which lineages still have a process? Which processes have no blob?
+    fn scan(&mut self) {
+        self.next_scan_ns = time::monotonic_ns() + SCAN_EVERY_NS;
+        let mut suspects = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let Ok(pids) = (node.members)() else { continue };
+            let mut seen = Vec::new();
+            for pid in pids {
+                if pid as u64 == node.init_pid.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let mut head = [0u64; 3];
+                match memory::read_words(Tid(pid), GuestPtr(PROC_PAGE_ADDR), &mut head) {
+                    Ok(()) if head[0] == PROC_MAGIC => seen.push(head[2]),
+                    // Gone, or a zombie: it holds no meter.
+                    Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
+                    _ => {
+                        let times = self.suspects.get(&(at, pid)).copied().unwrap_or(0) + 1;
+                        suspects.insert((at, pid), times);
+                        // Between fork and exec a child of init has none: only what stays so counts.
+                        if times == 2 {
+                            self.shared.counts.outside.fetch_add(1, Ordering::Relaxed);
+                            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+                            self.shared.counts.problem(format!("node {}: process {pid} ({}) runs outside the frame", node.name, name.trim()));
+                        }
+                    }
+                }
+            }
+            for ((n, id), l) in &mut self.lineages {
+                if *n == at {
+                    l.unseen = if seen.contains(id) { 0 } else { l.unseen + 1 };
+                }
+            }
+        }
+        self.suspects = suspects;
+        let before = self.lineages.len();
+        self.lineages.retain(|_, l| {
+            if l.unseen >= UNSEEN_SCANS {
+                let _ = l.meter.disable();
+            }
+            l.unseen < UNSEEN_SCANS
+        });
+        let after = self.lineages.len();
+        // Under pressure, scan again soon; grow the bound when lineages really live.
+        self.pressure = if before > self.pressure { after * 2 + PRESSURE } else { PRESSURE.max(after * 2) };
+        if after > PRESSURE {
+            self.next_scan_ns = time::monotonic_ns() + SCAN_EVERY_NS / 5;
+        }
+        self.shared.counts.open_meters.store(after as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,147 @@
+//! Small things about processes.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::{Tid, check};
+
+/// Orphaned descendants become children of this process.
+pub fn become_subreaper() -> io::Result<()> {
+    // SAFETY: no pointer argument.
+    check(i64::from(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) })).map(|_| ())
+}
+
+/// Gives up new privileges at exec, which lets an ordinary user install a filter. Usable after fork.
+pub fn set_no_new_privs() -> io::Result<()> {
+    // SAFETY: no pointer argument.
+    check(i64::from(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })).map(|_| ())
+}
+
+/// The signal that the calling process gets when its parent dies. Usable after fork.
+pub fn set_parent_death_signal(signal: i32) -> io::Result<()> {
+    // SAFETY: no pointer argument.
+    check(i64::from(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) })).map(|_| ())
+}
+
+/// True for the superuser.
+pub fn is_root() -> bool {
+    // SAFETY: cannot fail.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// Sends a signal to a process.
+pub fn kill(pid: Tid, signal: i32) -> io::Result<()> {
+    // SAFETY: no pointer argument.
+    check(i64::from(unsafe { libc::kill(pid.0, signal) })).map(|_| ())
+}
+
+/// Raises the soft limit of open descriptors to the hard one and returns it.
+pub fn raise_descriptor_limit() -> u64 {
+    // SAFETY: a live rlimit.
+    unsafe {
+        let mut l: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut l) == 0 {
+            l.rlim_cur = l.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const l);
+        }
+        l.rlim_cur
+    }
+}
+
+/// A descriptor that becomes readable when written to from any thread.
+pub fn eventfd() -> io::Result<OwnedFd> {
+    // SAFETY: no pointer argument.
+    let fd = check(i64::from(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }))?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Adds one to an eventfd.
+pub fn notify(fd: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight live bytes.
+    unsafe { libc::write(fd.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
+/// Empties an eventfd.
+pub fn drain(fd: &OwnedFd) {
+    let mut n = 0u64;
+    // SAFETY: eight live bytes.
+    unsafe { libc::read(fd.as_raw_fd(), (&raw mut n).cast(), 8) };
+}
+
+/// Waits for descriptors: for each, 0, or POLLIN / POLLHUP / POLLERR bits.
+pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<i16>> {
+    let mut p: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    loop {
+        // SAFETY: `p` has `len` entries.
+        let r = unsafe { libc::poll(p.as_mut_ptr(), p.len() as libc::nfds_t, timeout_ms) };
+        match check(i64::from(r)) {
+            Ok(_) => return Ok(p.iter().map(|x| x.revents).collect()),
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+/// Reads the SIGTRAP handler that counts a probe's own hits.
+pub fn install_counting_trap_handler() -> io::Result<()> {
+    extern "C" fn count(_: libc::c_int) { HITS.with(|h| h.set(h.get() + 1)); }
+    // SAFETY: zero is a valid sigaction; the handler touches a const-initialised thread local only.
+    unsafe {
+        let mut a: libc::sigaction = std::mem::zeroed();
+        a.sa_sigaction = count as *const () as usize;
+        a.sa_flags = libc::SA_RESTART;
+        check(i64::from(libc::sigaction(libc::SIGTRAP, &raw const a, std::ptr::null_mut()))).map(|_| ())
+    }
+}
+
+thread_local! {
+    static HITS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Hits that the calling thread has counted.
+pub fn trap_hits() -> u64 { HITS.with(std::cell::Cell::get) }
+
+/// Registers code that runs in the child between fork and exec.
+pub fn before_exec<F>(command: &mut std::process::Command, f: F)
+where
+    F: FnMut() -> io::Result<()> + Send + Sync + 'static,
+{
+    use std::os::unix::process::CommandExt;
+    // SAFETY: callers pass closures that make plain system calls only and do not allocate.
+    unsafe { command.pre_exec(f) };
+}
+
+/// Installs a handler that makes async-signal-safe calls only.
+pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
+    // SAFETY: zero is a valid sigaction; the handler lives for ever.
+    unsafe {
+        let mut a: libc::sigaction = std::mem::zeroed();
+        a.sa_sigaction = handler as *const () as usize;
+        a.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, &raw const a, std::ptr::null_mut());
+    }
+}
+
+/// Ignores a signal; programs started afterwards by [`std::process::Command`] inherit that.
+pub fn ignore_signal(signal: i32) {
+    // SAFETY: no handler involved.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+/// Waits for any child of the calling thread; gives pid and wait status.
+///
+/// Of this thread only: a plain waitpid would also take the ptrace stops that the supervisor's thread waits for.
+pub fn wait_any() -> io::Result<(i32, i32)> {
+    let mut status = 0;
+    loop {
+        // SAFETY: a live local.
+        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WNOTHREAD | libc::__WALL) };
+        match check(i64::from(r)) {
+            Ok(p) => return Ok((p as i32, status)),
+            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The host's clocks.
+
+use crate::check;
+
+/// A clock of the host in nanoseconds.
+pub fn clock_ns(id: i32) -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a live timespec.
+    unsafe { libc::clock_gettime(id, &raw mut t) };
+    (t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64)
+}
+
+/// CLOCK_MONOTONIC in nanoseconds.
+pub fn monotonic_ns() -> u64 { clock_ns(libc::CLOCK_MONOTONIC) }
+
+/// CPU time of the calling thread in nanoseconds.
+pub fn thread_cpu_ns() -> u64 { clock_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
+
+/// CPU time of the calling process in nanoseconds.
+pub fn process_cpu_ns() -> u64 { clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) }
+
+/// Sleeps until an instant of CLOCK_MONOTONIC.
+pub fn sleep_until_ns(at: u64) {
+    let t = libc::timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
+    while monotonic_ns() < at {
+        // SAFETY: a live timespec.
+        unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const t, std::ptr::null_mut()) };
+    }
+}
+
+/// Timer slack of the calling thread and of the children it makes from now on.
+pub fn set_timer_slack_ns(ns: u64) -> std::io::Result<()> {
+    // SAFETY: no pointer argument.
+    check(i64::from(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns, 0, 0, 0) })).map(|_| ())
+}
+
+/// Pins the calling thread to these CPUs.
+pub fn pin_to(cpus: &[usize]) -> std::io::Result<()> {
+    // SAFETY: zero is an empty set; the set lives during the call.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        for c in cpus {
+            libc::CPU_SET(*c, &mut set);
+        }
+        check(i64::from(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set))).map(|_| ())
+    }
+}
+
+/// CPUs that the calling thread may run on.
+pub fn allowed_cpus() -> Vec<usize> {
+    // SAFETY: the kernel fills the set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+            return vec![0];
+        }
+        (0..libc::CPU_SETSIZE as usize).filter(|c| libc::CPU_ISSET(*c, &set)).collect()
+    }
+}
