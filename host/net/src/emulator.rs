@@ -128,6 +128,11 @@ impl Emulator {
         self.ask(Command::Stats)
     }
 
+    /// A handle for snapshots that other threads may keep; it outlives the emulator and then reports that it ended.
+    pub fn reader(&self) -> StatsReader {
+        StatsReader { commands: self.commands.clone(), wake: self.wake.clone() }
+    }
+
     /// Ends the thread, closes the TAPs and returns the last snapshot. Packets on their way are gone.
     pub fn stop(mut self) -> Result<EmulatorStats, HostNetError> {
         let last = self.ask(Command::Stop)?;
@@ -138,9 +143,28 @@ impl Emulator {
     }
 
     fn ask(&self, command: impl FnOnce(Sender<EmulatorStats>) -> Command) -> Result<EmulatorStats, HostNetError> {
+        self.reader().ask(command)
+    }
+}
+
+/// Asks a running emulator for snapshots.
+#[derive(Clone, Debug)]
+pub struct StatsReader {
+    commands: Sender<Command>,
+    wake: Arc<OwnedFd>,
+}
+
+impl StatsReader {
+    /// A snapshot.
+    pub fn stats(&self) -> Result<EmulatorStats, HostNetError> {
+        self.ask(Command::Stats)
+    }
+
+    fn ask(&self, command: impl FnOnce(Sender<EmulatorStats>) -> Command) -> Result<EmulatorStats, HostNetError> {
         let (reply, answer) = channel();
         self.commands.send(command(reply)).map_err(|_| HostNetError::Ended)?;
-        self.kick();
+        // The only failure is a counter near 2^64, and then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         answer.recv().map_err(|_| HostNetError::Ended)
     }
 }

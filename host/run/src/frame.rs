@@ -9,8 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use diecast_core_vtime::Tdf;
-use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor, probe};
+use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
+
 use diecast_host_sys::{Tid, perf, process, seccomp, socket, time};
+
+use crate::host_watch;
 
 /// The kernel's default timer slack, ns: part of the machine, so stretched by the TDF.
 pub const MACHINE_SLACK_NS: u64 = 50_000;
@@ -122,7 +125,11 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None).map_err(host("making the frame's memory"))?;
-    let stop_probe = metered.then(|| estimate_hit_cost(&node, count_kernel));
+    let probe = if metered {
+        Some(host_watch::start_probe(vec![node.clone()], count_kernel, |_| {}).map_err(host("starting the probe"))?)
+    } else {
+        None
+    };
     let supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
@@ -172,7 +179,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     if left > 0 {
         eprintln!("diecast: {left} processes were still running when the command ended; they were ended with their frame");
     }
-    drop(stop_probe);
+    drop(probe);
     let counts = supervisor.counts();
     let p = node.page();
     if counts.outside.load(Ordering::Relaxed) > 0 {
@@ -205,60 +212,6 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
         g(&k.forgiven_v_ns) / 1000,
         g(&k.clamped),
     );
-}
-
-/// Keeps the estimate of a hit's hidden cost fresh while the frame lives; ends when dropped.
-struct Estimator {
-    stop: Arc<std::sync::atomic::AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Drop for Estimator {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        if let Some(t) = self.thread.take() {
-            t.thread().unpark();
-            let _ = t.join();
-        }
-    }
-}
-
-fn estimate_hit_cost(node: &Arc<NodeFrame>, count_kernel: bool) -> Estimator {
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let (s, node) = (stop.clone(), node.clone());
-    let cpus = time::allowed_cpus();
-    let (ready, first) = std::sync::mpsc::channel::<()>();
-    let thread = std::thread::spawn(move || {
-        let Ok(p) = probe::Probe::new(count_kernel) else { return };
-        let mut recent: Vec<u64> = Vec::new();
-        let mut round = 0usize;
-        while !s.load(Ordering::Acquire) {
-            for cpu in &cpus {
-                if let Ok(l) = p.look(*cpu)
-                    && let Some(c) = l.hit_cost_ns
-                {
-                    recent.push(c);
-                }
-            }
-            let excess = recent.len().saturating_sub(24);
-            recent.drain(..excess);
-            let mut sorted = recent.clone();
-            sorted.sort_unstable();
-            if let Some(m) = sorted.get(sorted.len() / 2) {
-                node.page().hit_cost_ns.store(*m, Ordering::Relaxed);
-            }
-            round += 1;
-            if round == 4 {
-                let _ = ready.send(());
-            }
-            if round > 4 {
-                std::thread::park_timeout(std::time::Duration::from_millis(500));
-            }
-        }
-    });
-    // The first estimate must exist before the first program runs.
-    let _ = first.recv_timeout(std::time::Duration::from_secs(2));
-    Estimator { stop, thread: Some(thread) }
 }
 
 /// Reaps orphans until the command itself ends.

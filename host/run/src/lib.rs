@@ -1,3 +1,20 @@
 //! Carries things out: one command in a frame of its own, or a whole plan.
+//!
+//! ```text
+//! Plan ── set up (namespaces, TAPs, emulator, nodes) ── start (programs, readiness) ── warm-up ── measure
+//!      ── drain ── tear down (files collected) ── metrics, verdict, run.json
+//! ```
 
 pub mod frame;
+mod facts;
+mod host_watch;
+mod lab;
+mod progress;
+mod ready;
+mod recorder;
+mod results;
+mod running;
+
+pub use facts::{host_facts, plan_facts};
+pub use lab::{RunError, RunOptions, Ran, run};
+pub use progress::Progress;

@@ -3,11 +3,13 @@
 mod exec;
 mod frame;
 pub mod image;
+mod monitor;
 pub mod probe;
 mod supervisor;
 
 pub use exec::ExecError;
 pub use frame::{CpuConfig, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
+pub use monitor::{Monitor, Window};
 pub use supervisor::{Counts, Supervisor};
 
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};

@@ -1,0 +1,222 @@
+//! Every flag, with the help that a person reads first.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use diecast_core_plan::{Mode, Scale};
+use diecast_core_vtime::Tdf;
+
+/// Run a whole distributed service on one machine, in dilated time, and get the numbers of the real deployment.
+///
+/// Under a time dilation factor (TDF) of 10 every node believes that one second passes while ten do, gets a tenth
+/// of a core and talks over links with a tenth of the bits: in its own time it has a whole machine.
+#[derive(Parser)]
+#[command(name = "diecast", version, after_help = "Exit status: 0 success, 1 the experiment failed, 2 a fault in the \
+command or catalog, 3 this host can't, 4 success but the numbers are not trustworthy.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Sub,
+}
+
+#[derive(Subcommand)]
+pub enum Sub {
+    /// Run one command in a time frame of its own
+    Frame(FrameArgs),
+    /// Run a catalog once, in one mode
+    Run(RunArgs),
+    /// Run a catalog as baseline, diecast and naive, then compare
+    Validate(ValidateArgs),
+    /// Compare the results of runs, side by side
+    Compare(CompareArgs),
+    /// Check a catalog's text; touches nothing
+    Check(CheckArgs),
+    /// Show what would run where, with which shares and links; starts nothing
+    Plan(PlanArgs),
+    /// Say what this host can and can't do, and what follows
+    Doctor(DoctorArgs),
+    /// Remove what killed runs left behind
+    Clean,
+    /// List the labs of this host
+    Ps(DoctorArgs),
+}
+
+#[derive(Args)]
+#[command(after_help = "Examples:\n  diecast frame --tdf 10 -- sleep 1          takes ten seconds\n  \
+diecast frame --tdf 10 -- python3 server.py  the server's clocks run at a tenth, its CPU too\n  \
+diecast frame --tdf 2 --speed 0.5 -- make    a machine of half the speed, twice as slow")]
+pub struct FrameArgs {
+    /// Time dilation factor: real seconds per virtual second, from 1/100 to 1000 (10, 0.5, 3/2)
+    #[arg(long)]
+    pub tdf: Tdf,
+    /// Speed of each virtual core, 1.0 being a core of this host [default: the smaller of 1 and the TDF]
+    #[arg(long, value_parser = speed)]
+    pub speed: Option<u32>,
+    /// Virtual cores [default: as many as this host has]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub cores: Option<u32>,
+    /// CPU time between two looks of the meter: smaller is finer and costs more
+    #[arg(long, default_value = "100us", value_parser = grain)]
+    pub grain: u64,
+    /// Print what the envelope counted to stderr at the end
+    #[arg(long)]
+    pub stats: bool,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true)]
+    pub command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub struct Factors {
+    /// Time dilation factor; only mode diecast takes one [default: the scale factor]
+    #[arg(long)]
+    pub tdf: Option<Tdf>,
+    /// Scale factor S: use 1/S of the host that the baseline would use [default: the TDF]
+    #[arg(long)]
+    pub scale: Option<Scale>,
+}
+
+#[derive(Args)]
+pub struct Catalog {
+    /// The catalog, a YAML file that describes the original service
+    pub catalog: PathBuf,
+    /// Override a workload parameter (may be given several times)
+    #[arg(short = 'p', value_name = "NAME=VALUE", value_parser = pair)]
+    pub parameters: Vec<(String, String)>,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example: diecast run examples/web-tier.yaml --mode diecast --tdf 10 -p rate=200/s")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub catalog: Catalog,
+    /// How to run: baseline, native, diecast or naive
+    #[arg(long, default_value = "diecast")]
+    pub mode: Mode,
+    #[command(flatten)]
+    pub factors: Factors,
+    /// CPU time between two looks of the meter
+    #[arg(long, default_value = "100us", value_parser = grain)]
+    pub grain: u64,
+    /// Directory for the results [default: out/NAME-MODE-TIME]
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Print the summary as JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct ValidateArgs {
+    #[command(flatten)]
+    pub catalog: Catalog,
+    #[command(flatten)]
+    pub factors: Factors,
+    /// Blocks: each runs baseline, diecast and naive afresh; a last baseline closes
+    #[arg(long, default_value_t = 1)]
+    pub blocks: u32,
+    /// Leave naive out
+    #[arg(long)]
+    pub without_naive: bool,
+    /// CPU time between two looks of the meter
+    #[arg(long, default_value = "100us", value_parser = grain)]
+    pub grain: u64,
+    /// Directory for the results [default: out/NAME-validate-TIME]
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Print the comparison as JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CompareArgs {
+    /// Directories of runs; the first baseline is the reference
+    #[arg(required = true)]
+    pub directories: Vec<PathBuf>,
+    /// Also write a self-contained page with plots
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub catalog: Catalog,
+}
+
+#[derive(Args)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub catalog: Catalog,
+    /// The mode to plan for
+    #[arg(long, default_value = "diecast")]
+    pub mode: Mode,
+    #[command(flatten)]
+    pub factors: Factors,
+    /// CPU time between two looks of the meter
+    #[arg(long, default_value = "100us", value_parser = grain)]
+    pub grain: u64,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct DoctorArgs {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A speed as millionths, from a decimal with at most six places.
+fn speed(text: &str) -> Result<u32, String> {
+    let wrong = || format!("'{text}' is no speed, expected a decimal above 0 such as 0.5");
+    let t: f64 = text.parse().map_err(|_| wrong())?;
+    if !(t > 0.0 && t <= 1000.0) {
+        return Err(wrong());
+    }
+    Ok((t * 1e6).round() as u32)
+}
+
+/// A grain in ns, from `100us` or `0.5ms`.
+fn grain(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no grain, expected 10us to 100ms, for example 100us");
+    let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
+        (Some(n), _) => (n, 1e3),
+        (_, Some(n)) => (n, 1e6),
+        _ => return Err(wrong()),
+    };
+    let ns = number.parse::<f64>().map_err(|_| wrong())? * unit;
+    if (1e4..=1e8).contains(&ns) { Ok(ns as u64) } else { Err(wrong()) }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!("'{text}' is no parameter, expected NAME=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn grains_and_speeds() {
+        assert_eq!(grain("100us"), Ok(100_000));
+        assert_eq!(grain("0.5ms"), Ok(500_000));
+        assert!(grain("9us").is_err() && grain("100").is_err() && grain("1s").is_err());
+        assert_eq!(speed("0.15"), Ok(150_000));
+        assert!(speed("0").is_err() && speed("-1").is_err() && speed("NaN").is_err());
+    }
+}

@@ -1,0 +1,229 @@
+//! What each command does, and with which status it ends.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use diecast_core_experiment::Experiment;
+use diecast_core_journal::Outcome;
+use diecast_core_plan::{Mode, Plan, PlanOptions};
+use diecast_core_report::stats::Bootstrap;
+use diecast_core_report::{Budgets, Comparison, Run, RunSummary, html, load_run, text};
+use diecast_host_run::frame::{self, FrameError};
+use diecast_host_run::{Progress, RunError, RunOptions, plan_facts};
+
+use crate::cli::{Catalog, Factors, FrameArgs, PlanArgs, RunArgs, ValidateArgs};
+
+/// The experiment failed.
+const FAILED: u8 = 1;
+/// A fault in a command or a catalog.
+const TEXT: u8 = 2;
+/// The host can't.
+const HOST: u8 = 3;
+/// Success, but not trustworthy.
+const DOUBTFUL: u8 = 4;
+
+/// Seed and size of the bootstrap that comparisons use; printed with them.
+const BOOTSTRAP: Bootstrap = Bootstrap { seed: 1, resamples: 1000 };
+
+/// A message and an exit status.
+pub struct Fault {
+    pub text: String,
+    pub status: u8,
+}
+
+fn fault(status: u8, text: impl std::fmt::Display) -> Fault { Fault { text: text.to_string(), status } }
+
+impl From<RunError> for Fault {
+    fn from(e: RunError) -> Fault {
+        match e {
+            RunError::Text(t) => fault(TEXT, t),
+            RunError::Host(t) => fault(HOST, t),
+        }
+    }
+}
+
+type Done = Result<u8, Fault>;
+
+pub fn frame(a: FrameArgs) -> Done {
+    let o = frame::Options { tdf: a.tdf, speed_ppm: a.speed, cores: a.cores, grain_ns: a.grain, command: a.command, stats: a.stats };
+    let ended = frame::run(&o).map_err(|e| match &e {
+        // As a shell does: 127 not found, 126 not executable.
+        FrameError::Program { source, .. } if source.kind() == std::io::ErrorKind::NotFound => fault(127, e),
+        FrameError::Program { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => fault(126, e),
+        _ => fault(HOST, e),
+    })?;
+    for d in &ended.doubts {
+        eprintln!("diecast: not trustworthy: {d}");
+    }
+    let status = ended.status as u8;
+    Ok(if status == 0 && !ended.doubts.is_empty() { DOUBTFUL } else { status })
+}
+
+fn read_catalog(c: &Catalog) -> Result<(Experiment, String), Fault> {
+    let name = c.catalog.display().to_string();
+    let text = std::fs::read_to_string(&c.catalog).map_err(|e| fault(TEXT, format!("cannot read {name}: {e}")))?;
+    let experiment = diecast_core_experiment::parse(&name, &text, &c.parameters).map_err(|all| {
+        let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
+        fault(TEXT, format!("{} faults in the catalog\n{}", all.len(), lines.join("\n")))
+    })?;
+    Ok((experiment, text))
+}
+
+fn make_plan(e: &Experiment, mode: Mode, f: &Factors, grain_ns: u64) -> Result<Plan, Fault> {
+    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
+    diecast_core_plan::plan(e, &plan_facts(), &o).map_err(|r| fault(r.exit_status(), r))
+}
+
+fn base_of(catalog: &Path) -> PathBuf { catalog.parent().map_or_else(PathBuf::new, Path::to_path_buf) }
+
+fn out_directory(asked: Option<&PathBuf>, name: &str, what: &str) -> PathBuf {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    asked.cloned().unwrap_or_else(|| PathBuf::from(format!("out/{name}-{what}-{now}")))
+}
+
+fn status_of(s: &RunSummary) -> u8 {
+    match &s.outcome {
+        Some(Outcome::Completed) if s.verdict.trustworthy => 0,
+        Some(Outcome::Completed) => DOUBTFUL,
+        _ => FAILED,
+    }
+}
+
+fn carry_out(plan: &Plan, catalog: &Catalog, text: &str, out: &Path, label: &str, quiet: bool) -> Result<RunSummary, Fault> {
+    let progress = Progress::new(label, quiet);
+    let base = base_of(&catalog.catalog);
+    let ran = diecast_host_run::run(plan, &RunOptions { out, base: &base, catalog_text: text, progress: &progress })?;
+    Ok(ran.summary)
+}
+
+/// What an earlier killed run left would be in the way; nothing of a living one is touched.
+fn clean_first() -> Result<(), Fault> {
+    let removed = diecast_host_node::clean().map_err(|e| fault(HOST, format!("cleaning up after an earlier run: {e}")))?;
+    if !removed.is_empty() {
+        eprintln!("diecast: removed what a killed run had left: {}", removed.join(", "));
+    }
+    Ok(())
+}
+
+pub fn run(a: &RunArgs) -> Done {
+    let (experiment, catalog_text) = read_catalog(&a.catalog)?;
+    let plan = make_plan(&experiment, a.mode, &a.factors, a.grain)?;
+    clean_first()?;
+    let out = out_directory(a.out.as_ref(), &experiment.name, a.mode.name());
+    let summary = carry_out(&plan, &a.catalog, &catalog_text, &out, a.mode.name(), a.json)?;
+    if a.json {
+        println!("{}", summary.to_json());
+    } else {
+        println!("{}\nresults are in {}", text::run(&summary, &Budgets::default()), out.display());
+    }
+    Ok(status_of(&summary))
+}
+
+pub fn validate(a: &ValidateArgs) -> Done {
+    let (experiment, catalog_text) = read_catalog(&a.catalog)?;
+    let full = Factors { tdf: None, scale: None };
+    let scaled = Factors { tdf: None, scale: a.factors.scale.or(a.factors.tdf.map(Into::into)) };
+    // All plans before the first run: a refusal must not come after half an hour.
+    let baseline = make_plan(&experiment, Mode::Baseline, &full, a.grain)?;
+    let diecast = make_plan(&experiment, Mode::Diecast, &a.factors, a.grain)?;
+    let naive = make_plan(&experiment, Mode::Naive, &scaled, a.grain)?;
+    clean_first()?;
+    let out = out_directory(a.out.as_ref(), &experiment.name, "validate");
+    let mut order = Vec::new();
+    for _ in 0..a.blocks {
+        order.extend([&baseline, &diecast]);
+        if !a.without_naive {
+            order.push(&naive);
+        }
+    }
+    order.push(&baseline);
+    let mut directories = Vec::new();
+    let mut worst = 0;
+    for (i, plan) in order.iter().enumerate() {
+        let dir = out.join(format!("{:02}-{}", i + 1, plan.mode));
+        let label = format!("{} of {}, {}", i + 1, order.len(), plan.mode);
+        let summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json)?;
+        if let Some(Outcome::Failed { reason }) = &summary.outcome {
+            // Naive fails by its nature when a tenth of the CPU is too little: that is a result.
+            if plan.mode != Mode::Naive {
+                return Err(fault(FAILED, format!("{label}: {reason}")));
+            }
+            eprintln!("{label}: failed: {reason}");
+            continue;
+        }
+        if plan.mode != Mode::Naive {
+            worst = worst.max(status_of(&summary));
+        }
+        directories.push(dir);
+    }
+    let page = out.join("compare.html");
+    let compared = compare(&directories, Some(&page), a.json)?;
+    if !a.json {
+        println!("results are in {}, plots in {}", out.display(), page.display());
+    }
+    Ok(worst.max(compared))
+}
+
+pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done {
+    let mut runs: Vec<Run> = Vec::new();
+    for d in directories {
+        let label = d.file_name().map_or_else(|| d.display().to_string(), |n| n.to_string_lossy().into_owned());
+        let run = load_run(&label, &Budgets::default(), |name| std::fs::read(d.join(name)));
+        runs.push(run.map_err(|e| fault(TEXT, format!("{} is no directory of results: {e}", d.display())))?);
+    }
+    let Some(comparison) = Comparison::new(&runs, BOOTSTRAP) else {
+        return Err(fault(TEXT, "nothing to compare"));
+    };
+    if let Some(page) = page {
+        std::fs::write(page, html::comparison(&comparison, &runs)).map_err(|e| fault(HOST, format!("writing {}: {e}", page.display())))?;
+    }
+    if json {
+        println!("{}", comparison.to_json());
+    } else {
+        println!("{}", text::comparison(&comparison));
+    }
+    Ok(0)
+}
+
+pub fn check(c: &Catalog) -> Done {
+    let (e, _) = read_catalog(c)?;
+    println!("{}: {} nodes, {} links, {} programs, {} metrics: no faults", e.file, e.nodes.len(), e.topology.links.len(), e.programs.len(), e.metrics.len());
+    Ok(0)
+}
+
+pub fn plan(a: &PlanArgs) -> Done {
+    let (experiment, _) = read_catalog(&a.catalog)?;
+    let plan = make_plan(&experiment, a.mode, &a.factors, a.grain)?;
+    println!("{}", if a.json { diecast_core_report::to_json(&plan) } else { plan.render() });
+    Ok(0)
+}
+
+pub fn doctor(json: bool) -> Done {
+    let _ = json;
+    Ok(HOST)
+}
+
+pub fn clean() -> Done {
+    let removed = diecast_host_node::clean().map_err(|e| fault(HOST, e))?;
+    if removed.is_empty() {
+        println!("nothing to remove");
+    }
+    for r in removed {
+        println!("removed {r}");
+    }
+    Ok(0)
+}
+
+pub fn ps(json: bool) -> Done {
+    let labs = diecast_host_node::labs().map_err(|e| fault(HOST, e))?;
+    if json {
+        let rows: Vec<_> = labs.iter().map(|l| serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive})).collect();
+        println!("{}", serde_json::Value::from(rows));
+        return Ok(0);
+    }
+    println!("{:<24} {:>8}  state", "lab", "pid");
+    for l in labs {
+        println!("{:<24} {:>8}  {}", l.id, l.pid, if l.alive { "runs" } else { "dead: diecast clean removes it" });
+    }
+    Ok(0)
+}

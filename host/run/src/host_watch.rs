@@ -1,0 +1,155 @@
+//! Two threads beside a run: the probe (is the host what it was? what does a hit cost?) and the watch
+//! (conservation windows and samples of every node).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling};
+use diecast_core_vtime::RealNs;
+use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame, probe};
+use diecast_host_sys::time;
+
+use crate::recorder::Recorder;
+
+/// Real time between two looks of the probe at one core; a look takes about 2 ms.
+const PROBE_EVERY: Duration = Duration::from_millis(500);
+/// Real time between two ticks of the watch.
+const WATCH_EVERY: Duration = Duration::from_millis(10);
+/// Looks from which the cost of a hit is taken: their median.
+const HIT_COSTS_KEPT: usize = 24;
+/// Looks before a first estimate is good enough to start programs.
+const FIRST_LOOKS: usize = 12;
+
+/// A thread that is asked to stop, and waited for, when dropped.
+pub struct Beside {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Beside {
+    fn spawn(name: &str, work: impl FnOnce(&AtomicBool) + Send + 'static) -> std::io::Result<Beside> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&seen))?;
+        Ok(Beside { stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(t) = self.thread.take() {
+            t.thread().unpark();
+            let _ = t.join();
+        }
+    }
+}
+
+/// Looks at each core in turn, keeps the estimate of a hit's hidden cost fresh in every node, and reports each
+/// look to `seen`. Returns once a first estimate exists.
+pub fn start_probe(
+    nodes: Vec<Arc<NodeFrame>>,
+    count_kernel: bool,
+    mut seen: impl FnMut(&probe::Look) + Send + 'static,
+) -> std::io::Result<Beside> {
+    let (ready, first) = std::sync::mpsc::channel::<()>();
+    let beside = Beside::spawn("probe", move |stop| {
+        let Ok(p) = probe::Probe::new(count_kernel) else { return };
+        let cpus = time::allowed_cpus();
+        let mut costs: Vec<u64> = Vec::new();
+        let mut looks = 0;
+        while !stop.load(Ordering::Acquire) {
+            for cpu in &cpus {
+                let Ok(look) = p.look(*cpu) else { continue };
+                costs.extend(look.hit_cost_ns);
+                looks += 1;
+                if looks > FIRST_LOOKS {
+                    seen(&look);
+                }
+            }
+            let excess = costs.len().saturating_sub(HIT_COSTS_KEPT);
+            costs.drain(..excess);
+            let mut sorted = costs.clone();
+            sorted.sort_unstable();
+            if let Some(median) = sorted.get(sorted.len() / 2) {
+                for n in &nodes {
+                    n.page().hit_cost_ns.store(*median, Ordering::Relaxed);
+                }
+            }
+            if looks >= FIRST_LOOKS {
+                let _ = ready.send(());
+                std::thread::park_timeout(PROBE_EVERY);
+            }
+        }
+    })?;
+    let _ = first.recv_timeout(Duration::from_secs(5));
+    Ok(beside)
+}
+
+/// The probe of a lab: its looks go into the journal.
+pub fn start_lab_probe(nodes: Vec<Arc<NodeFrame>>, count_kernel: bool, journal: Recorder) -> std::io::Result<Beside> {
+    start_probe(nodes, count_kernel, move |look| {
+        let r_ns = RealNs(time::monotonic_ns());
+        journal.write(Record::HostSpeed(HostSpeed { core: look.cpu as u32, r_ns, probe_ns: look.work_ns }));
+    })
+}
+
+/// Reads the counters of all nodes.
+pub type Sampler = Box<dyn Fn() -> Vec<(NodeSample, Option<Throttling>)> + Send>;
+
+/// Ticks the monitors and takes samples each `every_virtual_ns`.
+pub fn start_watch(
+    lab: Arc<LabFrame>,
+    nodes: Vec<Arc<NodeFrame>>,
+    sampler: Sampler,
+    sample_every_virtual_ns: u64,
+    journal: Recorder,
+) -> std::io::Result<Beside> {
+    Beside::spawn("watch", move |stop| {
+        let mut monitors: Vec<(Monitor, usize)> = nodes.into_iter().map(|n| (Monitor::new(n), 0)).collect();
+        let mut next_sample = lab.now();
+        loop {
+            let last = stop.load(Ordering::Acquire);
+            for (m, reported) in &mut monitors {
+                let name = m.node().name.clone();
+                if let Ok(Some(w)) = m.tick(&lab) {
+                    let (v_ns, _) = journal.now();
+                    journal.write(Record::Conservation(Conservation {
+                        node: name.clone(),
+                        v_ns,
+                        charged_ns: w.charged_ns,
+                        escaped_ns: w.escaped_ns,
+                        used_ns: w.used_ns,
+                        meter_cost_ns: w.meter_cost_ns,
+                    }));
+                }
+                let unmetered = m.threads_without_meter();
+                if unmetered > *reported {
+                    let more = (unmetered - *reported) as u64;
+                    journal.finding(
+                        FindingKind::ThreadWithoutMeter,
+                        Some(&name),
+                        more,
+                        format!("{more} threads of node {name} used CPU that no meter charged"),
+                    );
+                    *reported = unmetered;
+                }
+            }
+            if last || lab.now() >= next_sample {
+                for (sample, throttling) in sampler() {
+                    journal.write(Record::Sample(sample));
+                    if let Some(t) = throttling {
+                        journal.write(Record::Throttling(t));
+                    }
+                }
+                next_sample = lab.now().plus(diecast_core_vtime::VirtSpan(sample_every_virtual_ns));
+            }
+            if last {
+                return;
+            }
+            std::thread::park_timeout(WATCH_EVERY);
+        }
+    })
+}

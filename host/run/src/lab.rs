@@ -1,0 +1,303 @@
+//! One run of a plan: set up, start, warm up, measure, drain, tear down.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
+use diecast_core_plan::{Plan, PlannedNode, Role};
+use diecast_core_report::{PLAN_FILE, RunSummary};
+use diecast_core_vtime::{RealNs, VirtSpan};
+use diecast_host_net::{Emulator, EmulatorConfig, SharedFrame, SysctlOutcome, create_netns, prepare_node};
+use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
+use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
+use diecast_host_sys::{process, time};
+use diecast_host_tcp::InitialRto;
+
+use crate::facts::host_facts;
+use crate::host_watch;
+use crate::progress::Progress;
+use crate::recorder::Recorder;
+use crate::results;
+use crate::running::{Running, WORK_DIR};
+
+/// Real-time priority of the emulator's thread.
+const EMULATOR_PRIORITY: u8 = 50;
+/// Virtual time between two samples of a node.
+const SAMPLE_EVERY_V_NS: u64 = 250_000_000;
+
+/// How a plan is run.
+pub struct RunOptions<'a> {
+    /// Results go here; made if it is missing.
+    pub out: &'a Path,
+    /// The catalog's folder: its files' paths are relative to it.
+    pub base: &'a Path,
+    /// The catalog's text, for its hash.
+    pub catalog_text: &'a str,
+    pub progress: &'a Progress,
+}
+
+/// Why there are no results.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The text of a command or catalog is at fault: exit 2.
+    #[error("{0}")]
+    Text(String),
+    /// The host can't: exit 3.
+    #[error("{0}")]
+    Host(String),
+}
+
+impl RunError {
+    pub(crate) fn host<E: std::fmt::Display>(what: &str) -> impl FnOnce(E) -> RunError + '_ {
+        move |e| RunError::Host(format!("{what}: {e}"))
+    }
+}
+
+/// What a finished run gives; its files are in the directory.
+#[derive(Debug)]
+pub struct Ran {
+    pub directory: PathBuf,
+    pub summary: RunSummary,
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the user asked to stop.
+pub(crate) fn interrupted() -> bool { INTERRUPTED.load(Ordering::Relaxed) }
+
+extern "C" fn interrupt(_: libc::c_int) { INTERRUPTED.store(true, Ordering::Relaxed); }
+
+/// Everything that lives while a lab does, in the order in which it must be torn down.
+pub(crate) struct Lab {
+    pub frame: Arc<LabFrame>,
+    pub journal: Recorder,
+    pub emulator: Emulator,
+    pub nodes: Vec<Node>,
+    pub netns: Vec<Arc<OwnedFd>>,
+    /// By node, where the mode has an envelope.
+    pub frames: Vec<Option<Arc<NodeFrame>>>,
+    pub supervisor: Supervisor,
+    _initial_rto: Option<InitialRto>,
+}
+
+/// Runs a plan. An experiment that fails is no error here: the summary says so.
+pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
+    if !process::is_root() {
+        return Err(RunError::Host("a lab needs root: namespaces, TAP devices and control groups; `diecast doctor` lists what is missing".into()));
+    }
+    for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        process::on_signal(s, interrupt);
+    }
+    let files = read_files(plan, o.base)?;
+    std::fs::create_dir_all(o.out.join("logs")).map_err(RunError::host("making the results' directory"))?;
+    std::fs::create_dir_all(o.out.join("samples")).map_err(RunError::host("making the results' directory"))?;
+    let write = |name: &str, text: String| std::fs::write(o.out.join(name), text).map_err(RunError::host("writing results"));
+    write(PLAN_FILE, diecast_core_report::to_json(plan))?;
+    o.progress.phase("setting up nodes and network");
+    process::raise_descriptor_limit();
+
+    let dir = LabDir::create().map_err(|e| RunError::Host(format!("making the lab's state: {e}")))?;
+    let lab = set_up(plan, o, &dir, files)?;
+    let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
+    let (_, count_kernel) = crate::frame::meter_possible();
+    let probe = host_watch::start_lab_probe(frames.clone(), count_kernel, lab.journal.clone())
+        .map_err(RunError::host("starting the host probe"))?;
+    let watch = host_watch::start_watch(
+        lab.frame.clone(),
+        frames.clone(),
+        results::sampler(plan, &lab),
+        SAMPLE_EVERY_V_NS,
+        lab.journal.clone(),
+    )
+    .map_err(RunError::host("starting the watch"))?;
+
+    let mut running = Running::new(plan, &lab, o);
+    let outcome = running.carry_out();
+    let outcome = match outcome {
+        Ok(()) => Outcome::Completed,
+        Err(e) => match e {
+            crate::running::Stop::Failed(reason) => Outcome::Failed { reason },
+            crate::running::Stop::Host(text) => {
+                drop((watch, probe));
+                let _ = Node::stop_all(lab.nodes);
+                let _ = dir.remove();
+                return Err(RunError::Host(text));
+            }
+        },
+    };
+    o.progress.phase("collecting results");
+    lab.journal.phase(Phase::TearDown);
+    let measured = running.measured();
+    drop(running);
+    drop((watch, probe));
+    let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
+    let Lab { journal, emulator, nodes, supervisor, frame: _, netns, frames, _initial_rto } = lab;
+    let _ = Node::stop_all(nodes);
+    drop((emulator, supervisor, frames, netns, _initial_rto));
+    let summary = results::finish(&journal, o.out, outcome)?;
+    dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
+    Ok(Ran { directory: o.out.to_owned(), summary })
+}
+
+/// The catalog's files by node, read before anything is made.
+fn read_files(plan: &Plan, base: &Path) -> Result<BTreeMap<String, Vec<NodeFile>>, RunError> {
+    use std::os::unix::fs::PermissionsExt;
+    let mut out: BTreeMap<String, Vec<NodeFile>> = BTreeMap::new();
+    for n in &plan.nodes {
+        let all = n.programs.iter().flat_map(|p| &p.files).chain(n.load.iter().flat_map(|l| &l.files));
+        for f in all {
+            let path = base.join(&f.source);
+            let at = |e: std::io::Error| {
+                RunError::Text(format!(
+                    "{}:{}:{}: cannot read {}: {e}\n  hint: paths are relative to the catalog's folder",
+                    plan.catalog, f.line, f.column, f.source
+                ))
+            };
+            let mode = std::fs::metadata(&path).map_err(at)?.permissions().mode() & 0o777;
+            let content = diecast_host_node::Content::Bytes(std::fs::read(&path).map_err(at)?);
+            out.entry(n.name.clone()).or_default().push(NodeFile { path: PathBuf::from(&f.path), content, mode });
+        }
+    }
+    Ok(out)
+}
+
+fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> Header {
+    let r = RealNs(time::monotonic_ns());
+    let nodes = plan.nodes.iter().map(|n| NodeFacts {
+        name: n.name.clone(),
+        machine_type: n.machine_type.clone(),
+        cores: n.cores,
+        speed: n.speed_ppm.0 as f64 / 1e6,
+        host_cores: n.cpus.clone(),
+        generates_load: n.role == Role::Load,
+    });
+    Header {
+        journal_version: diecast_core_journal::JOURNAL_VERSION,
+        diecast_version: env!("CARGO_PKG_VERSION").into(),
+        lab: dir.id().to_owned(),
+        mode: plan.mode.name().parse().unwrap_or(diecast_core_journal::Mode::Baseline),
+        tdf: plan.tdf,
+        scale: plan.scale.map_or(1.0, |s| s.ratio().as_f64()),
+        seed: plan.seed,
+        catalog: plan.lab.clone(),
+        catalog_hash: diecast_core_journal::hash_text(o.catalog_text),
+        parameters: plan.workload.parameters.clone(),
+        host: host_facts(),
+        nodes: nodes.collect(),
+        r_start_ns: r,
+        v_start_ns: frame.v_of(r),
+        unix_start_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64,
+    }
+}
+
+fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFile>) -> NodeSpec {
+    files.push(NodeFile::text(format!("{WORK_DIR}/.diecast"), "working directory of programs\n"));
+    let hosts = plan.nodes.iter().flat_map(|m| {
+        [(m.ipv4.into(), vec![m.name.clone()]), (m.ipv6.into(), vec![m.name.clone()])]
+    });
+    NodeSpec {
+        hostname: Some(n.name.clone()),
+        netns: Some(netns),
+        memory_bytes: Some(n.memory_bytes),
+        cpus: n.cpus.clone(),
+        quota: n.quota.map(|q| Quota { quota_us: q.quota_us, period_us: q.period_us }),
+        files,
+        hosts: hosts.collect(),
+        ..NodeSpec::new(n.name.clone())
+    }
+}
+
+fn set_up(
+    plan: &Plan,
+    o: &RunOptions<'_>,
+    dir: &LabDir,
+    mut files: BTreeMap<String, Vec<NodeFile>>,
+) -> Result<Lab, RunError> {
+    let frame = LabFrame::start(plan.tdf);
+    let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
+    journal.write(Record::Header(header(plan, o, dir, &frame)));
+    journal.phase(Phase::SetUp);
+    let mut initial_rto = match InitialRto::attach() {
+        Ok(rto) => Some(rto),
+        Err(e) => {
+            journal.finding(FindingKind::MissingFeature, None, 1, format!("the initial RTO is not dilated: {e}"));
+            None
+        }
+    };
+    let (mut taps, mut netns, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+    for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
+        let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
+        if let Some(rto) = &mut initial_rto {
+            rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
+        }
+        let prepared = prepare_node(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf)
+            .map_err(|e| RunError::Host(format!("making the NIC of node {}: {e}", n.name)))?;
+        for row in prepared.sysctls.iter().filter(|r| matches!(r.outcome, SysctlOutcome::Refused(_))) {
+            let text = format!("{} could not be set to {} in node {}", row.name, row.wanted, n.name);
+            journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
+        }
+        taps.push(prepared.tap);
+        let for_node = ns.try_clone().map_err(RunError::host("copying a descriptor"))?;
+        specs.push(node_spec(plan, n, for_node, files.remove(&n.name).unwrap_or_default()));
+        netns.push(Arc::new(ns));
+    }
+    let emulator = Emulator::start(EmulatorConfig {
+        spec: plan.net.clone(),
+        taps,
+        clock: Arc::new(SharedFrame::new(frame.map())),
+        priority: Some(EMULATOR_PRIORITY),
+        cpu: None,
+    })
+    .map_err(RunError::host("starting the emulator"))?;
+    let nodes = Node::start_all(dir, specs).map_err(|e| {
+        let hint = e.hint().map(|h| format!("\n  hint: {h}")).unwrap_or_default();
+        RunError::Host(format!("starting nodes: {e}{hint}"))
+    })?;
+    let (possible, count_kernel) = crate::frame::meter_possible();
+    let mut frames = Vec::new();
+    for (n, node) in plan.nodes.iter().zip(&nodes) {
+        frames.push(if n.envelope {
+            let metered = n.metered && possible;
+            if n.metered && !possible {
+                journal.finding(FindingKind::MissingFeature, Some(&n.name), 1, "no CPU meter: perf events with sigtrap are not allowed here".into());
+            }
+            let cpu = CpuConfig { cores: n.cores, speed_ppm: n.speed_ppm.0 as u32, grain_ns: plan.grain_ns, metered, count_kernel };
+            let (for_members, for_usage) = (node.cgroup().clone(), node.cgroup().clone());
+            let frame_of_node = NodeFrame::create(
+                &frame,
+                &n.name,
+                cpu,
+                Box::new(move || {
+                    let pids = for_members.procs().map_err(std::io::Error::other)?;
+                    Ok(pids.into_iter().map(|p| p as i32).collect())
+                }),
+                Some(Box::new(move || for_usage.cpu_usage_ns().map_err(std::io::Error::other))),
+            )
+            .map_err(RunError::host("making a frame's memory"))?;
+            frame_of_node.init_pid.store(u64::from(node.init_pid()), Ordering::Relaxed);
+            Some(frame_of_node)
+        } else {
+            None
+        });
+    }
+    let supervisor = Supervisor::start().map_err(RunError::host("starting the supervisor"))?;
+    Ok(Lab { frame, journal, emulator, nodes, netns, frames, supervisor, _initial_rto: initial_rto })
+}
+
+impl Lab {
+    /// Sleeps for a virtual span, or less when interrupted.
+    pub(crate) fn sleep(&self, v: VirtSpan) {
+        let until = self.frame.r_of(self.frame.now().plus(v));
+        while !interrupted() {
+            let left = until.since(RealNs(time::monotonic_ns())).ns();
+            if left == 0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_nanos(left.min(100_000_000)));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! From a finished lab to files: samples of counters, metrics, lateness, the verdict.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use diecast_core_abi::LATE_BUCKETS;
+use diecast_core_experiment::{Metric, MetricSource};
+use diecast_core_journal::{
+    End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown, Throttling,
+    metrics,
+};
+use diecast_core_plan::Plan;
+use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
+use diecast_core_net::NodeCounters;
+use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
+use diecast_host_supervisor::NodeFrame;
+
+use crate::host_watch::Sampler;
+use crate::lab::{Lab, RunError};
+use crate::recorder::Recorder;
+use crate::running::{Measured, WORK_DIR};
+
+/// A node's ledger counters at one instant.
+#[derive(Clone)]
+pub struct LedgerCounts {
+    late_v: Vec<u64>,
+    sleep_late: Vec<u64>,
+    forgiven: u64,
+    clamped: u64,
+}
+
+impl LedgerCounts {
+    pub fn of(n: &NodeFrame) -> LedgerCounts {
+        let c = &n.page().counters;
+        let all = |b: &[std::sync::atomic::AtomicU64; LATE_BUCKETS]| b.iter().map(|x| x.load(Relaxed)).collect();
+        LedgerCounts {
+            late_v: all(&c.late_v),
+            sleep_late: all(&c.sleep_late),
+            forgiven: c.forgiven.load(Relaxed),
+            clamped: c.clamped.load(Relaxed),
+        }
+    }
+}
+
+/// Lateness of a node's threads between two readings, virtual: hits that came after their work's virtual end,
+/// and wake-ups from the meter's sleeps (measured in real time, so divided by the TDF).
+fn ledger_lateness(plan: &Plan, node: &str, before: &LedgerCounts, after: &LedgerCounts) -> Lateness {
+    let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
+    for i in 1..LATE_BUCKETS {
+        // The bucket's upper edge: never less than what was measured.
+        let upper = (2u64 << i) - 1;
+        *buckets.entry(upper).or_default() += after.late_v[i] - before.late_v[i];
+        let virt = plan.tdf.to_virt(RealSpan(upper)).ns();
+        *buckets.entry(virt).or_default() += after.sleep_late[i] - before.sleep_late[i];
+    }
+    *buckets.entry(0).or_default() += after.sleep_late[0] - before.sleep_late[0];
+    let events: u64 = buckets.values().sum();
+    let percentile = |ppm: u64| {
+        let mut left = (events * ppm).div_ceil(1_000_000).max(1);
+        buckets.iter().find_map(|(upper, count)| {
+            if *count >= left {
+                return Some(*upper);
+            }
+            left -= count;
+            None
+        })
+    };
+    let max = buckets.iter().rev().find(|(_, c)| **c > 0).map_or(0, |(u, _)| *u);
+    Lateness {
+        source: LatenessSource::Ledger,
+        node: Some(node.to_owned()),
+        events,
+        late_events: after.forgiven - before.forgiven,
+        v_p50_ns: VirtSpan(percentile(500_000).unwrap_or(0)),
+        v_p99_ns: VirtSpan(percentile(990_000).unwrap_or(0)),
+        v_max_ns: VirtSpan(max),
+    }
+}
+
+struct Sampled {
+    name: String,
+    cgroup: diecast_host_node::Cgroup,
+    frame: Option<Arc<NodeFrame>>,
+    has_quota: bool,
+}
+
+impl Sampled {
+    fn read(&self, v_ns: VirtNs, net: &NodeCounters) -> Option<(NodeSample, Option<Throttling>)> {
+        let charged = |f: &Arc<NodeFrame>| {
+            let c = &f.page().counters;
+            c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
+        };
+        let sample = NodeSample {
+            node: self.name.clone(),
+            v_ns,
+            cpu_charged_ns: self.frame.as_ref().map_or(0, charged),
+            cpu_used_ns: self.cgroup.cpu_usage_ns().ok()?,
+            memory_bytes: self.cgroup.memory_usage().unwrap_or(0),
+            sent_bytes: net.bytes_sent,
+            sent_packets: net.packets_sent,
+            received_bytes: net.bytes_received,
+            received_packets: net.packets_received,
+            dropped_packets: net.dropped_unknown_destination + net.dropped_spoofed + net.dropped_malformed + net.dropped_oversize,
+        };
+        let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {
+            node: self.name.clone(),
+            v_ns,
+            periods: 0,
+            throttled_periods: t.nr_throttled,
+            r_throttled_ns: t.throttled_ns,
+        });
+        Some((sample, throttling))
+    }
+}
+
+/// A reader of all nodes' counters, for the watch.
+pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
+    let (emulator, clock) = (lab.emulator.reader(), lab.frame.clone());
+    let nodes: Vec<Sampled> = (plan.nodes.iter().enumerate())
+        .map(|(at, n)| Sampled {
+            name: n.name.clone(),
+            cgroup: lab.nodes[at].cgroup().clone(),
+            frame: lab.frames[at].clone(),
+            has_quota: n.quota.is_some(),
+        })
+        .collect();
+    Box::new(move || {
+        let Ok(net) = emulator.stats() else { return Vec::new() };
+        let v_ns = clock.now();
+        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(v_ns, k)).collect()
+    })
+}
+
+/// Writes lateness, findings and metrics to the journal. A metric that can't be found fails the experiment.
+pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outcome: Outcome) -> Outcome {
+    if let (Some(before), Some(after)) = (&measured.emulator_before, &measured.emulator_after) {
+        let l = after.lateness_since(before);
+        let v = |ns: u64| VirtSpan(plan.tdf.to_virt(RealSpan(ns)).ns());
+        lab.journal.write(Record::Lateness(Lateness {
+            source: LatenessSource::Emulator,
+            node: None,
+            events: l.count,
+            late_events: 0,
+            v_p50_ns: v(l.p50_ns),
+            v_p99_ns: v(l.p99_ns),
+            v_max_ns: v(l.max_ns),
+        }));
+        if let diecast_host_net::Scheduling::Normal { reason } = &after.scheduling {
+            lab.journal.finding(FindingKind::MissingFeature, None, 1, format!("the emulator runs at normal priority: {reason}"));
+        }
+    }
+    for (name, before, after) in &measured.ledgers {
+        lab.journal.write(Record::Lateness(ledger_lateness(plan, name, before, after)));
+        if after.clamped > before.clamped {
+            let count = after.clamped - before.clamped;
+            lab.journal.finding(FindingKind::ClampedLedger, Some(name), count, format!("{count} ledger values of node {name} were out of range"));
+        }
+    }
+    let counts = lab.supervisor.counts();
+    let problems = counts.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let outside = counts.outside.load(Relaxed);
+    if outside > 0 {
+        lab.journal.finding(FindingKind::ProcessOutsideFrame, None, outside, problems.first().cloned().unwrap_or_default());
+    }
+    for f in lab.frames.iter().flatten() {
+        let fault = f.page().counters.fault.load(Relaxed);
+        if fault != 0 {
+            let detail = f.page().counters.fault_detail.load(Relaxed);
+            lab.journal.finding(FindingKind::ProcessOutsideFrame, Some(&f.name), 1, format!("a blob of node {} reported fault {fault}, detail {detail}", f.name));
+        }
+    }
+    if outcome == Outcome::Completed {
+        for m in &plan.metrics {
+            match value_of(plan, lab, out, measured, m) {
+                Ok(value) => lab.journal.write(Record::Metric(value)),
+                Err(reason) => {
+                    outcome = Outcome::Failed { reason: format!("metric {}: {reason}", m.name) };
+                    break;
+                }
+            }
+        }
+    }
+    outcome
+}
+
+fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric) -> Result<MetricValue, String> {
+    let at = |name: &str| plan.nodes.iter().position(|n| n.name == name).ok_or_else(|| format!("no node {name}"));
+    let output = |name: &str| -> Result<String, String> {
+        let at = at(name)?;
+        let mut text = String::new();
+        for (node, file) in measured.load_outputs.iter().chain(&measured.outputs) {
+            if *node == at {
+                text += &String::from_utf8_lossy(&std::fs::read(file).map_err(|e| format!("reading the output of node {name}: {e}"))?);
+            }
+        }
+        Ok(text)
+    };
+    let data = match &m.source {
+        MetricSource::Samples(file) => {
+            let (mut pooled, mut files) = (Vec::new(), BTreeMap::new());
+            for name in &m.from {
+                let node = &lab.nodes[at(name)?];
+                let cwd = plan.nodes[at(name)?].load.as_ref().and_then(|l| l.cwd.clone()).unwrap_or_else(|| WORK_DIR.into());
+                let path = format!("/proc/{}/root{}/{file}", node.init_pid(), cwd);
+                let bytes = std::fs::read(&path).map_err(|e| format!("reading {cwd}/{file} on node {name}: {e}"))?;
+                pooled.extend(metrics::from_sample_bytes(&bytes).map_err(|e| format!("{file} of node {name}: {e}"))?);
+                let kept = samples_file(&m.name, name);
+                std::fs::write(out.join(&kept), &bytes).map_err(|e| format!("writing {kept}: {e}"))?;
+                files.insert(name.clone(), kept);
+            }
+            pooled.sort_unstable();
+            let mut show = Vec::new();
+            for s in &m.show {
+                let statistic: metrics::Statistic = s.parse().map_err(|_| format!("'{s}' is no figure"))?;
+                show.push(Shown { statistic, value: statistic.of_sorted(&pooled).map_err(|e| e.to_string())? });
+            }
+            MetricData::Samples { count: pooled.len() as u64, show, files }
+        }
+        MetricSource::Json(path) => scalar(m, |name| metrics::from_json(&output(name)?, path).map_err(|e| format!("node {name}: {e}")))?,
+        MetricSource::Regex(pattern) => scalar(m, |name| metrics::from_regex(&output(name)?, pattern).map_err(|e| format!("node {name}: {e}")))?,
+    };
+    Ok(MetricValue { name: m.name.clone(), unit: m.unit.clone(), data })
+}
+
+fn scalar(m: &Metric, of: impl Fn(&str) -> Result<f64, String>) -> Result<MetricData, String> {
+    let mut per_node = BTreeMap::new();
+    for name in &m.from {
+        per_node.insert(name.clone(), of(name)?);
+    }
+    let combine = match m.combine {
+        Some(diecast_core_experiment::Combine::Mean) => metrics::Combine::Mean,
+        Some(diecast_core_experiment::Combine::Max) => metrics::Combine::Max,
+        Some(diecast_core_experiment::Combine::Min) => metrics::Combine::Min,
+        Some(diecast_core_experiment::Combine::Sum) | None => metrics::Combine::Sum,
+    };
+    let values: Vec<f64> = per_node.values().copied().collect();
+    let value = combine.apply(&values).map_err(|e| e.to_string())?;
+    Ok(MetricData::Scalar { value, combine, per_node })
+}
+
+/// The verdict, the last record, and the summary files.
+pub fn finish(journal: &Recorder, out: &Path, outcome: Outcome) -> Result<RunSummary, RunError> {
+    let records = journal.records();
+    let budgets = Budgets::default();
+    let Some(Record::Header(header)) = records.first() else {
+        return Err(RunError::Host("the journal has no header".into()));
+    };
+    let verdict = Fidelity::from_records(header, &records).verdict(&budgets);
+    let (v_ns, r_ns) = journal.now();
+    journal.write(Record::End(End { v_ns, r_ns, outcome, verdict }));
+    journal.finish().map_err(RunError::host("writing the journal"))?;
+    let bytes = std::fs::read(out.join(diecast_core_journal::JOURNAL_FILE)).map_err(RunError::host("reading the journal"))?;
+    let read = diecast_core_journal::read(bytes.as_slice()).map_err(RunError::host("reading the journal"))?;
+    let summary = RunSummary::from_journal(&read, &budgets);
+    let write = |name: &str, text: String| std::fs::write(out.join(name), text).map_err(RunError::host("writing results"));
+    write(SUMMARY_FILE, summary.to_json())?;
+    write(METRICS_FILE, diecast_core_report::to_json(&summary.metrics))?;
+    Ok(summary)
+}

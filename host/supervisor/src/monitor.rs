@@ -1,0 +1,206 @@
+//! Conservation: is every nanosecond of CPU that a node used charged to its ledger, as meter's cost, or known
+//! to be on its way? And does every thread have a meter?
+//!
+//! Over the life of a node, with all terms in real CPU time:
+//!
+//! ```text
+//! used (kernel's account) = charged + meter cost + uncharged of live threads + escaped
+//! ```
+//!
+//! What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
+//! window's end. A window closes once the node used 20 ms of CPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use diecast_core_abi::{SLOT_PROBES, SLOTS_MAX, ThreadSlot, slot_hash};
+use diecast_core_cpu as ledger;
+use diecast_host_sys::time;
+
+use crate::frame::{LabFrame, NodeFrame};
+
+/// CPU time after which a window closes, ns.
+const WINDOW_NS: u64 = 20_000_000;
+/// Uncharged CPU time of a thread beyond which it has no working meter: many grains, and some ms.
+const UNMETERED_GRAINS: u64 = 20;
+const UNMETERED_NS: u64 = 10_000_000;
+/// Real time without a charge after which a dead thread's slot is free again, ns.
+const SLOT_REST_NS: u64 = 1_000_000_000;
+
+/// One closed window; all real CPU ns within it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    /// Charged, by blobs and here.
+    pub charged_ns: u64,
+    /// The part of it that was charged here.
+    pub escaped_ns: u64,
+    /// The kernel's account, less what live threads have used since their last hit (more than at the start).
+    pub used_ns: u64,
+    /// The part of `used_ns` that was the meter's own.
+    pub meter_cost_ns: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    usage: u64,
+    charged: u64,
+    cost: u64,
+    uncharged: u64,
+}
+
+/// Watches one node.
+pub struct Monitor {
+    node: Arc<NodeFrame>,
+    last: Option<Totals>,
+    /// Thread id in the node's namespace by host thread id.
+    names: BTreeMap<i32, u32>,
+    suspects: BTreeSet<i32>,
+    unmetered: BTreeSet<i32>,
+    /// Escapes that a window's reading made negative, to be settled by the next.
+    owed_ns: i64,
+    dead_slots: BTreeSet<usize>,
+}
+
+impl Monitor {
+    /// Starts watching; what the node used before does not count.
+    pub fn new(node: Arc<NodeFrame>) -> Monitor {
+        Monitor {
+            node,
+            last: None,
+            names: BTreeMap::new(),
+            suspects: BTreeSet::new(),
+            unmetered: BTreeSet::new(),
+            owed_ns: 0,
+            dead_slots: BTreeSet::new(),
+        }
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Arc<NodeFrame> { &self.node }
+
+    /// Threads that have run without a working meter so far.
+    pub fn threads_without_meter(&self) -> usize { self.unmetered.len() }
+
+    /// Looks at the node; a window when one closed.
+    pub fn tick(&mut self, lab: &LabFrame) -> io::Result<Option<Window>> {
+        let Some(read_usage) = &self.node.usage else { return Ok(None) };
+        let usage = read_usage()?;
+        let Some(last) = self.last else {
+            let (uncharged, _) = self.uncharged()?;
+            self.last = Some(Totals { usage, uncharged, ..self.counters() });
+            return Ok(None);
+        };
+        if usage.saturating_sub(last.usage) < WINDOW_NS {
+            return Ok(None);
+        }
+        let (uncharged, live) = self.uncharged()?;
+        let Some(read_usage) = &self.node.usage else { return Ok(None) };
+        // The threads ran on while they were looked at: their account is taken from the middle.
+        let after = read_usage()?;
+        let mut now = Totals { usage: usage + (after - usage.min(after)) / 2, uncharged, ..self.counters() };
+        let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
+        let residual = gain(|t| t.usage) - gain(|t| t.charged) - gain(|t| t.cost) - gain(|t| t.uncharged) + self.owed_ns;
+        let escaped = residual.max(0) as u64;
+        self.owed_ns = residual.min(0);
+        if escaped > 0 {
+            self.charge(lab, escaped);
+            now.charged += escaped;
+        }
+        let window = Window {
+            charged_ns: now.charged - last.charged,
+            escaped_ns: escaped,
+            used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0) as u64,
+            meter_cost_ns: now.cost - last.cost,
+        };
+        self.last = Some(now);
+        self.free_dead_slots(&live);
+        Ok(Some(window))
+    }
+
+    fn counters(&self) -> Totals {
+        let c = &self.node.page().counters;
+        let charged = c.charged_ns.load(Relaxed).saturating_add(c.charged_by_supervisor_ns.load(Relaxed));
+        Totals { charged, cost: c.meter_cost_ns.load(Relaxed), ..Totals::default() }
+    }
+
+    /// Charges what no meter caught, as work that could start now.
+    fn charge(&self, lab: &LabFrame, real_ns: u64) {
+        let p = self.node.page();
+        let now = lab.now();
+        let vcpus = self.node.cpu.cores.clamp(1, 64) as usize;
+        ledger::charge(&p.free_v_ns[..vcpus], now, now, p.slowness().mul_floor(real_ns));
+        p.counters.charged_by_supervisor_ns.fetch_add(real_ns, Relaxed);
+    }
+
+    fn slot(&self, tid: u32) -> Option<&ThreadSlot> {
+        let first = slot_hash(tid);
+        let slots = &self.node.page().slots;
+        (0..SLOT_PROBES).map(|i| &slots[(first + i) % SLOTS_MAX]).find(|s| s.tid.load(Relaxed) == tid)
+    }
+
+    /// CPU time of live threads since their last hit, summed, and the threads' ids in the node.
+    fn uncharged(&mut self) -> io::Result<(u64, BTreeSet<u32>)> {
+        let mut sum = 0;
+        let (mut live, mut seen, mut suspects) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let init = self.node.init_pid.load(Relaxed);
+        for pid in (self.node.members)()? {
+            if pid as u64 == init {
+                continue;
+            }
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for t in tasks.flatten() {
+                let Some(tid) = t.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+                let Ok(text) = std::fs::read_to_string(t.path().join("schedstat")) else { continue };
+                let Some(cpu) = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()) else { continue };
+                let Some(name) = self.name_in_node(tid) else { continue };
+                seen.insert(tid);
+                live.insert(name);
+                let charged_to = self.slot(name).map_or(0, |s| s.last_cpu_ns.load(Relaxed));
+                let open = if charged_to > cpu { 0 } else { cpu - charged_to };
+                sum += open;
+                let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
+                if self.node.cpu.metered && open > limit {
+                    suspects.insert(tid);
+                    if self.suspects.contains(&tid) {
+                        self.unmetered.insert(tid);
+                    }
+                }
+            }
+        }
+        self.suspects = suspects;
+        self.names.retain(|tid, _| seen.contains(tid));
+        Ok((sum, live))
+    }
+
+    /// A thread's id in the innermost pid namespace.
+    fn name_in_node(&mut self, tid: i32) -> Option<u32> {
+        if let Some(n) = self.names.get(&tid) {
+            return Some(*n);
+        }
+        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+        let line = status.lines().find(|l| l.starts_with("NSpid:"))?;
+        let n = line.split_whitespace().last()?.parse().ok()?;
+        self.names.insert(tid, n);
+        Some(n)
+    }
+
+    /// A slot whose thread was gone at two windows, and that nobody used for a while, is free again.
+    fn free_dead_slots(&mut self, live: &BTreeSet<u32>) {
+        let now = time::monotonic_ns();
+        let mut dead = BTreeSet::new();
+        for (i, s) in self.node.page().slots.iter().enumerate() {
+            let tid = s.tid.load(Relaxed);
+            if tid == 0 || live.contains(&tid) || now.saturating_sub(s.last_wall_ns.load(Relaxed)) < SLOT_REST_NS {
+                continue;
+            }
+            if self.dead_slots.contains(&i) {
+                let _ = s.tid.compare_exchange(tid, 0, Relaxed, Relaxed);
+            } else {
+                dead.insert(i);
+            }
+        }
+        self.dead_slots = dead;
+    }
+}
