@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use diecast_core_vtime::{Rate, Segment};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 1;
+pub const ABI_VERSION: u32 = 2;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -93,8 +93,7 @@ pub struct ThreadSlot {
     pub last_wall_ns: AtomicU64,
     /// Virtual instant at which the last charged work ends.
     pub finish_v_ns: AtomicU64,
-    /// Voluntary context switches when the last hit returned.
-    pub nvcsw: AtomicU64,
+    pub reserved: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
     /// Waiting since that reading which is already explained by the ledger.
@@ -175,6 +174,8 @@ pub struct NodePage {
     /// Real CPU ns per virtual CPU ns: speed.
     pub speed_int: AtomicU64,
     pub speed_frac: AtomicU64,
+    /// The machine's timer slack stretched by the TDF, real ns: added to sleeps and waits, not to timers.
+    pub slack_ns: AtomicU64,
     /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), estimated.
     pub hit_cost_ns: AtomicU64,
     /// Virtual instant at which each virtual CPU is free.

@@ -134,6 +134,29 @@ pub fn span_out(clock: i32, r_ns: u64) -> u64 {
     if is_cpu(clock) { node().slowness().mul_up(r_ns).max(1) } else { node().segment().rate.mul_up(r_ns).max(1) }
 }
 
+/// The machine's timer slack, real ns. The kernel's own for threads of a frame is 1 ns, so that the meter's sleeps
+/// are exact; a lone timer fires at its end plus the slack, and so do these.
+fn slack() -> u64 { node().slack_ns.load(Ordering::Relaxed) }
+
+/// A relative wait, with the machine's slack. Zero stays zero.
+pub fn wait_in(t: Timespec) -> Timespec { with_slack(rel_in(MONOTONIC, t)) }
+
+/// A deadline to wait for, with the machine's slack.
+pub fn wait_until(clock: i32, t: Timespec) -> Timespec {
+    if is_cpu(clock) { abs_in(clock, t) } else { with_slack(abs_in(clock, t)) }
+}
+
+fn with_slack(real: Timespec) -> Timespec {
+    let ns = ns_of(real);
+    if ns <= 1 || ns == u64::MAX { real } else { timespec(ns.saturating_add(slack())) }
+}
+
+/// What is left of a wait made by [`wait_in`], in virtual ns.
+pub fn wait_left(real: Timespec) -> u64 {
+    let ns = ns_of(real);
+    if ns == 0 { 0 } else { span_out(MONOTONIC, ns.saturating_sub(slack()).max(1)) }
+}
+
 pub fn rel_in(clock: i32, t: Timespec) -> Timespec {
     let ns = span_in(clock, ns_of(t));
     if ns >= SEC_NEVER as u64 * NS_PER_S { FOREVER } else { timespec(ns) }

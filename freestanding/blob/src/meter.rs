@@ -4,7 +4,6 @@
 //! and sleeps until the virtual instant at which the original machine would have finished that work. Unlike
 //! SIGSYS it sleeps in place, one slice at a time, with the program's signals masked.
 
-use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, VCPUS_MAX, late_bucket, slot_hash};
@@ -15,6 +14,9 @@ use diecast_core_vtime::{RealNs, VirtNs};
 use crate::entry::{SigInfo, UContext};
 use crate::user::Timespec;
 use crate::{clock, node, process, signals, sys};
+
+/// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
+const GAP_MIN_NS: u64 = 10_000;
 
 /// SIGTRAP. A meter's hit, or a breakpoint and the like: to the program.
 #[unsafe(no_mangle)]
@@ -50,7 +52,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
     for i in 0..SLOT_PROBES {
         let s = node().slots.get((first + i) % SLOTS_MAX)?;
         if s.tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok() {
-            for v in [&s.last_cpu_ns, &s.last_wall_ns, &s.finish_v_ns, &s.nvcsw, &s.run_delay_ns, &s.explained_ns, &s.cost_ns, &s.node_charged_ns, &s.charged_ns] {
+            for v in [&s.last_cpu_ns, &s.last_wall_ns, &s.finish_v_ns, &s.run_delay_ns, &s.explained_ns, &s.cost_ns, &s.node_charged_ns, &s.charged_ns] {
                 v.store(0, Relaxed);
             }
             return Some((s, true));
@@ -63,15 +65,6 @@ fn thread_cpu() -> u64 {
     let mut t = Timespec { sec: 0, nsec: 0 };
     sys::plain(CLOCK_GETTIME, [clock::THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
     clock::ns_of(t)
-}
-
-/// Voluntary context switches of this thread.
-fn voluntary_switches() -> u64 {
-    // Not zeroed: that would be a call to memset.
-    let mut usage = MaybeUninit::<[u64; 18]>::uninit();
-    sys::plain(sys::GETRUSAGE, [1, usage.as_mut_ptr() as u64, 0, 0, 0, 0]);
-    // SAFETY: RUSAGE_THREAD with a good pointer can't fail, and fills all 144 bytes.
-    unsafe { usage.assume_init()[16] }
 }
 
 /// Total time this thread waited for a core, from schedstat; None where /proc is missing.
@@ -128,32 +121,34 @@ fn hit() {
     let used = cpu - last_cpu;
     let hidden = n.hit_cost_ns.load(Relaxed).min(used);
     let work = used - hidden;
-    let switches = voluntary_switches();
-    let continuous = !fresh && switches == slot.nvcsw.load(Relaxed);
     let last_wall = slot.last_wall_ns.load(Relaxed);
     let segment = n.segment();
     let now_v = segment.v_of(now_r);
 
-    // When could this work have started on the original machine?
+    // Time since the last hit that was not CPU time: none for a thread that ran all along.
+    let gap = now_r.0.saturating_sub(last_wall).saturating_sub(used);
     let finish_before = slot.finish_v_ns.load(Relaxed);
-    let (earliest, began_r) = if continuous {
-        // Everything since the last hit that was not CPU time was waiting for a core.
-        let waited = now_r.0.saturating_sub(last_wall).saturating_sub(used);
-        slot.explained_ns.fetch_add(waited, Relaxed);
-        (VirtNs(finish_before), last_wall)
+    let (continuous, waited) = if fresh {
+        (false, run_delay().inspect(|t| slot.run_delay_ns.store(*t, Relaxed)).unwrap_or(0))
+    } else if gap < GAP_MIN_NS {
+        (true, 0)
     } else {
         let charged = k.charged_ns.load(Relaxed);
         let siblings = charged.saturating_sub(slot.node_charged_ns.load(Relaxed));
-        let waited = match run_delay() {
-            Some(total) => {
-                let since = total.saturating_sub(slot.run_delay_ns.load(Relaxed));
-                let w = ledger::waited_for_others(since, slot.explained_ns.load(Relaxed), if fresh { 0 } else { siblings });
-                slot.run_delay_ns.store(total, Relaxed);
-                slot.explained_ns.store(0, Relaxed);
-                w
-            }
-            None => 0,
-        };
+        let total = run_delay().unwrap_or(0);
+        let since = total.saturating_sub(slot.run_delay_ns.load(Relaxed));
+        let explained = slot.explained_ns.load(Relaxed);
+        slot.run_delay_ns.store(total, Relaxed);
+        slot.explained_ns.store(0, Relaxed);
+        // All of the gap spent waiting for a core: it never slept.
+        let waiting = since.saturating_sub(explained);
+        let slept = gap.saturating_sub(waiting);
+        (slept < GAP_MIN_NS, ledger::waited_for_others(since, explained, siblings).min(gap))
+    };
+    // When could this work have started on the original machine?
+    let (earliest, began_r) = if continuous {
+        (VirtNs(finish_before), last_wall)
+    } else {
         k.waited_ns.fetch_add(waited, Relaxed);
         let began = now_r.0.saturating_sub(used);
         let woke = began.saturating_sub(waited).max(last_wall);
@@ -175,6 +170,10 @@ fn hit() {
     }
     count(&k.late_v, now_v.0.saturating_sub(c.finish.0));
 
+    // From here on the watch may look: what is charged must not show as uncharged any more.
+    slot.last_cpu_ns.store(cpu, Relaxed);
+    add_cost(slot, hidden);
+
     // Catch up at twice the share at most: the slice takes at least half its real length.
     let half_r = segment.inverse.mul_floor(work_v) / 2;
     let mut wake = segment.r_of(c.finish).0;
@@ -192,36 +191,29 @@ fn hit() {
 
     slot.finish_v_ns.store(c.finish.0, Relaxed);
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
-    slot.nvcsw.store(voluntary_switches(), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     let after = thread_cpu();
-    let cost = hidden + after.saturating_sub(cpu);
-    slot.cost_ns.fetch_add(cost, Relaxed);
-    process().cost_ns.fetch_add(cost, Relaxed);
-    k.meter_cost_ns.fetch_add(cost, Relaxed);
     slot.last_cpu_ns.store(after, Relaxed);
+    add_cost(slot, after.saturating_sub(cpu));
 }
 
-/// Sleeps until a real instant, with no timer slack of the program's, and gives the instant it woke.
+/// CPU time that was the meter's own, in the three places that need it.
+fn add_cost(slot: &ThreadSlot, ns: u64) {
+    slot.cost_ns.fetch_add(ns, Relaxed);
+    process().cost_ns.fetch_add(ns, Relaxed);
+    node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
+}
+
+/// Sleeps until a real instant and gives the instant it woke. Threads of a frame have no timer slack of the
+/// kernel's: the machine's own is added to the program's waits (see `clock::slack`).
 #[inline(never)]
 fn sleep_until(real_ns: u64) -> u64 {
-    const PR_SET_TIMERSLACK: u64 = 29;
-    const PR_GET_TIMERSLACK: u64 = 30;
-    let slack = sys::plain(sys::PRCTL, [PR_GET_TIMERSLACK, 0, 0, 0, 0, 0]);
-    if slack > 1 {
-        sys::plain(sys::PRCTL, [PR_SET_TIMERSLACK, 1, 0, 0, 0, 0]);
-    }
     let t = clock::timespec(real_ns);
-    let mut now;
     loop {
         sys::plain(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, 0, 0]);
-        now = clock::now_real().0;
+        let now = clock::now_real().0;
         if now >= real_ns {
-            break;
+            return now;
         }
     }
-    if slack > 1 {
-        sys::plain(sys::PRCTL, [PR_SET_TIMERSLACK, slack as u64, 0, 0, 0, 0]);
-    }
-    now
 }

@@ -26,7 +26,7 @@ fn valid_timespec(addr: u64) -> Option<Timespec> {
 
 /// What is left of `asked`, in virtual time; never more than was asked.
 fn remaining(asked: Timespec, left: Timespec) -> Timespec {
-    let ns = clock::span_out(MONOTONIC, clock::ns_of(left));
+    let ns = clock::wait_left(left);
     let cap = clock::ns_of(asked);
     if ns >= cap { asked } else { clock::timespec(ns) }
 }
@@ -35,7 +35,7 @@ fn remaining(asked: Timespec, left: Timespec) -> Timespec {
 pub fn nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[0]) else { return as_is(nr::NANOSLEEP, a) };
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let real = clock::rel_in(MONOTONIC, t);
+    let real = clock::wait_in(t);
     let r = sys::plain(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
     if r == EINTR && a[1] != 0 && user::put(a[1], remaining(t, left)).is_err() { EFAULT } else { r }
 }
@@ -45,11 +45,11 @@ pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[2]) else { return as_is(nr::CLOCK_NANOSLEEP, a) };
     let id = a[0] as i32;
     if a[1] & 1 != 0 {
-        let real = clock::abs_in(id, t);
+        let real = clock::wait_until(id, t);
         return sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, 0, 0, 0]);
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let real = clock::rel_in(id, t);
+    let real = if clock::is_cpu(id) { clock::rel_in(id, t) } else { clock::wait_in(t) };
     let r = sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
     if r == EINTR && a[3] != 0 && user::put(a[3], remaining(t, left)).is_err() { EFAULT } else { r }
 }
@@ -119,7 +119,7 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         return as_is(number, a);
     }
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let mut real = clock::rel_in(MONOTONIC, t);
+    let mut real = clock::wait_in(t);
     a[at] = &raw mut real as u64;
     let r = as_is(number, a);
     if t.sec != 0 || t.nsec != 0 {
@@ -156,7 +156,7 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
         return as_is(number, a);
     }
     let carried = Timespec { sec: t.sec.saturating_add(t.nsec / 1_000_000_000), nsec: t.nsec % 1_000_000_000 };
-    let real = clock::rel_in(MONOTONIC, carried);
+    let real = clock::wait_in(carried);
     a[4] = &raw const real as u64;
     as_is(number, a)
 }
@@ -170,7 +170,7 @@ pub fn select(mut a: [u64; 6]) -> Ret {
         _ => return as_is(nr::SELECT, a),
     };
     let asked = Timespec { sec: t.sec.saturating_add(t.usec / 1_000_000), nsec: t.usec % 1_000_000 * 1000 };
-    let real = clock::rel_in(MONOTONIC, asked);
+    let real = clock::wait_in(asked);
     // Microseconds, rounded up; a carry into a full second is legal here.
     let mut copy = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
     a[4] = &raw mut copy as u64;
@@ -190,7 +190,7 @@ pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         _ => return as_is(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let real = clock::rel_in(MONOTONIC, t);
+    let real = clock::wait_in(t);
     if let Some(p) = a.get_mut(at) {
         *p = &raw const real as u64;
     }
@@ -205,7 +205,7 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
         _ => return as_is(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let real = clock::abs_in(id, t);
+    let real = clock::wait_until(id, t);
     if let Some(p) = a.get_mut(at) {
         *p = &raw const real as u64;
     }
@@ -230,7 +230,7 @@ pub fn futex(a: [u64; 6]) -> Ret {
 pub fn recvmmsg(mut a: [u64; 6]) -> Ret {
     let addr = a[4];
     let Some(t) = valid_timespec(addr) else { return as_is(nr::RECVMMSG, a) };
-    let mut real = clock::rel_in(MONOTONIC, t);
+    let mut real = clock::wait_in(t);
     if real.sec == FOREVER.sec {
         real = Timespec { sec: 1 << 32, nsec: 0 };
     }

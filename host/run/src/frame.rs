@@ -2,21 +2,18 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use diecast_core_vtime::Tdf;
-use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
+use diecast_host_supervisor::{CpuConfig, FRAME_SLACK_NS, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
 
 use diecast_host_sys::{Tid, perf, process, seccomp, socket, time};
 
 use crate::host_watch;
-
-/// The kernel's default timer slack, ns: part of the machine, so stretched by the TDF.
-pub const MACHINE_SLACK_NS: u64 = 50_000;
 
 /// What to run and how.
 #[derive(Clone, Debug)]
@@ -134,7 +131,6 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
     let filter = diecast_host_supervisor::filter();
-    let slack_ns = o.tdf.to_real(diecast_core_vtime::VirtSpan(MACHINE_SLACK_NS)).ns();
     let privileged = process::is_root();
     let mut command = Command::new(&o.command[0]);
     command.args(&o.command[1..]);
@@ -145,7 +141,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         if !privileged {
             process::set_no_new_privs()?;
         }
-        time::set_timer_slack_ns(slack_ns.max(1))?;
+        time::set_timer_slack_ns(FRAME_SLACK_NS)?;
         let listener = seccomp::install(&filter)?;
         socket::send_fd(child_end.as_fd(), listener.as_fd(), b"L")?;
         drop(listener);
@@ -214,36 +210,48 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
     );
 }
 
-/// Reaps orphans until the command itself ends.
+/// Waits for the command; meanwhile reaps orphans.
 fn wait_for(pid: i32) -> i32 {
+    let Ok(end) = process::pidfd(Tid(pid)) else { return 1 };
     loop {
-        match process::wait_any() {
-            Ok((p, status)) if p == pid => {
-                let s = std::process::ExitStatus::from_raw(status);
-                return s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0));
-            }
-            Ok(_) => {}
-            Err(_) => return 1,
+        let ended = process::poll(&[end.as_raw_fd()], 1000).is_ok_and(|r| r[0] != 0);
+        if ended && let Some(status) = process::reap(Tid(pid)) {
+            let s = std::process::ExitStatus::from_raw(status);
+            return s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0));
+        }
+        reap_zombies(pid);
+    }
+}
+
+fn state_of(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Orphans that ended became our children: nobody else takes their status.
+fn reap_zombies(except: i32) {
+    for p in descendants().unwrap_or_default() {
+        if p != except && state_of(p) == Some('Z') {
+            let _ = process::reap(Tid(p));
         }
     }
 }
 
 /// Ends what the command left behind: without its supervisor it would run free and could not exec.
 fn end_the_rest(except: i32) -> usize {
-    let mut count = 0;
-    loop {
-        let Ok(rest) = descendants() else { return count };
-        let rest: Vec<i32> = rest.into_iter().filter(|p| *p != except).collect();
+    let mut ended = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        reap_zombies(except);
+        let rest: Vec<i32> = descendants().unwrap_or_default().into_iter().filter(|p| *p != except).collect();
         if rest.is_empty() {
-            return count;
+            break;
         }
-        for p in &rest {
-            if process::kill(Tid(*p), libc::SIGKILL).is_ok() {
-                count += 1;
+        for p in rest {
+            if state_of(p) != Some('Z') && process::kill(Tid(p), libc::SIGKILL).is_ok() {
+                ended.insert(p);
             }
         }
-        for _ in &rest {
-            let _ = process::wait_any();
-        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
+    ended.len()
 }

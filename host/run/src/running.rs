@@ -11,7 +11,8 @@ use diecast_core_vtime::{VirtNs, VirtSpan};
 use diecast_host_net::EmulatorStats;
 use diecast_host_node::{Envelope, Event, Handshake, Output, ProgramId, ProgramSpec};
 
-use crate::frame::MACHINE_SLACK_NS;
+use diecast_host_supervisor::FRAME_SLACK_NS;
+
 use crate::lab::{Lab, RunOptions, interrupted};
 use crate::ready::is_ready;
 use crate::results::LedgerCounts;
@@ -170,7 +171,7 @@ impl<'a> Running<'a> {
         spec.stdout = Output::File(absolute(&out));
         spec.stderr = Output::File(absolute(&err));
         spec.cpus = Some(node.cpus.clone());
-        spec.timer_slack_ns = Some(plan.tdf.to_real(VirtSpan(MACHINE_SLACK_NS)).ns().max(1));
+        spec.timer_slack_ns = lab.frames[at].is_some().then_some(FRAME_SLACK_NS);
         let mut ours = None;
         if lab.frames[at].is_some() {
             let (mine, childs) = Handshake::pair().map_err(host)?;

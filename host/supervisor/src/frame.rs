@@ -15,6 +15,11 @@ use crate::image;
 /// Million parts of a host core: the unit of `speed`.
 pub const SPEED_ONE_PPM: u32 = 1_000_000;
 
+/// The kernel's default timer slack, ns: part of the machine, so stretched by the TDF.
+const MACHINE_SLACK_NS: u64 = 50_000;
+/// Timer slack of threads in a frame, ns: the machine's own is added by the blob.
+pub const FRAME_SLACK_NS: u64 = 1;
+
 /// Lists the processes of a node, as host process ids.
 pub type Members = Box<dyn Fn() -> io::Result<Vec<i32>> + Send + Sync>;
 /// Reads the CPU time that a node has used, real ns.
@@ -134,6 +139,8 @@ impl NodeFrame {
         p.raw_off_ns.store(lab.offsets.raw, Ordering::Relaxed);
         p.metered.store(u32::from(cpu.metered), Ordering::Relaxed);
         p.vcpus.store(cpu.cores.clamp(1, VCPUS_MAX as u32), Ordering::Relaxed);
+        let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);
+        p.slack_ns.store(slack, Ordering::Relaxed);
         p.grain_ns.store(cpu.grain_ns, Ordering::Relaxed);
         let speed = Rate::ratio_up(cpu.speed_ppm, SPEED_ONE_PPM);
         let slowness = Rate::ratio_up(SPEED_ONE_PPM, cpu.speed_ppm);

@@ -8,7 +8,7 @@ pub mod probe;
 mod supervisor;
 
 pub use exec::ExecError;
-pub use frame::{CpuConfig, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
+pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
 pub use monitor::{Monitor, Window};
 pub use supervisor::{Counts, Supervisor};
 

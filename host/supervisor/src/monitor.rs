@@ -26,6 +26,8 @@ const WINDOW_NS: u64 = 20_000_000;
 /// Uncharged CPU time of a thread beyond which it has no working meter: many grains, and some ms.
 const UNMETERED_GRAINS: u64 = 20;
 const UNMETERED_NS: u64 = 10_000_000;
+/// Looks at most until one falls between two hits.
+const LOOKS_MAX: u32 = 8;
 /// Real time without a charge after which a dead thread's slot is free again, ns.
 const SLOT_REST_NS: u64 = 1_000_000_000;
 
@@ -85,21 +87,17 @@ impl Monitor {
 
     /// Looks at the node; a window when one closed.
     pub fn tick(&mut self, lab: &LabFrame) -> io::Result<Option<Window>> {
-        let Some(read_usage) = &self.node.usage else { return Ok(None) };
-        let usage = read_usage()?;
-        let Some(last) = self.last else {
-            let (uncharged, _) = self.uncharged()?;
-            self.last = Some(Totals { usage, uncharged, ..self.counters() });
-            return Ok(None);
-        };
-        if usage.saturating_sub(last.usage) < WINDOW_NS {
+        if self.node.usage.is_none() {
             return Ok(None);
         }
-        let (uncharged, live) = self.uncharged()?;
-        let Some(read_usage) = &self.node.usage else { return Ok(None) };
-        // The threads ran on while they were looked at: their account is taken from the middle.
-        let after = read_usage()?;
-        let mut now = Totals { usage: usage + (after - usage.min(after)) / 2, uncharged, ..self.counters() };
+        let Some(last) = self.last else {
+            self.last = Some(self.look()?.0);
+            return Ok(None);
+        };
+        if self.used()?.saturating_sub(last.usage) < WINDOW_NS {
+            return Ok(None);
+        }
+        let (mut now, live) = self.look()?;
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
         let residual = gain(|t| t.usage) - gain(|t| t.charged) - gain(|t| t.cost) - gain(|t| t.uncharged) + self.owed_ns;
         let escaped = residual.max(0) as u64;
@@ -117,6 +115,30 @@ impl Monitor {
         self.last = Some(now);
         self.free_dead_slots(&live);
         Ok(Some(window))
+    }
+
+    /// All terms at one instant, nearly: a look during which a hit came is repeated.
+    fn look(&mut self) -> io::Result<(Totals, BTreeSet<u32>)> {
+        let mut tries = 0;
+        loop {
+            let hits = self.node.page().counters.hits.load(Relaxed);
+            let before = self.used()?;
+            let (uncharged, live) = self.uncharged()?;
+            let now = Totals { uncharged, ..self.counters() };
+            // The threads ran on while they were looked at: their account is taken from the middle.
+            let usage = before + self.used()?.saturating_sub(before) / 2;
+            tries += 1;
+            if tries == LOOKS_MAX || self.node.page().counters.hits.load(Relaxed) == hits {
+                return Ok((Totals { usage, ..now }, live));
+            }
+        }
+    }
+
+    fn used(&self) -> io::Result<u64> {
+        match &self.node.usage {
+            Some(read) => read(),
+            None => Ok(0),
+        }
     }
 
     fn counters(&self) -> Totals {

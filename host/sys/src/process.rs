@@ -130,18 +130,21 @@ pub fn ignore_signal(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Waits for any child of the calling thread; gives pid and wait status.
+/// A descriptor that becomes readable when a process ends.
+pub fn pidfd(pid: Tid) -> io::Result<OwnedFd> {
+    // SAFETY: no pointer argument.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.0, 0) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Takes the wait status of a child that has ended; None when it has not, or is no child.
 ///
-/// Of this thread only: a plain waitpid would also take the ptrace stops that the supervisor's thread waits for.
-pub fn wait_any() -> io::Result<(i32, i32)> {
+/// Only for a process that is known to be dead: the kernel shows a parent the ptrace stops that another thread of
+/// it, the supervisor's, waits for, and the one who sees a stop first consumes it.
+pub fn reap(pid: Tid) -> Option<i32> {
     let mut status = 0;
-    loop {
-        // SAFETY: a live local.
-        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WNOTHREAD | libc::__WALL) };
-        match check(i64::from(r)) {
-            Ok(p) => return Ok((p as i32, status)),
-            Err(e) if e.raw_os_error() == Some(libc::EINTR) => continue,
-            Err(e) => return Err(e),
-        }
-    }
+    // SAFETY: a live local.
+    let r = unsafe { libc::waitpid(pid.0, &raw mut status, libc::WNOHANG | libc::__WALL) };
+    (r == pid.0).then_some(status)
 }
