@@ -72,12 +72,6 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
     rest.trim().strip_suffix(" kB")?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// Major and minor of a kernel release: `6.1.0-18-amd64` is (6, 1).
-pub(crate) fn kernel_version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-}
-
 /// Controller to path of a process's cgroup, from lines `4:cpu,cpuacct:/a/b`; v2 has no controller: the empty name.
 pub(crate) fn cgroup_paths(text: &str) -> BTreeMap<String, String> {
     let mut paths = BTreeMap::new();
@@ -110,7 +104,11 @@ pub(crate) fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 || value >= 100.0 { format!("{value:.0} {}", units[unit]) } else { format!("{value:.1} {}", units[unit]) }
+    if unit == 0 || value >= 100.0 {
+        format!("{value:.0} {}", units[unit])
+    } else {
+        format!("{value:.1} {}", units[unit])
+    }
 }
 
 #[cfg(test)]
@@ -133,20 +131,6 @@ mod tests {
     }
 
     #[test]
-    fn kernel_releases_of_distributions() {
-        for (release, version) in [
-            ("6.18.44-fc-v445", (6, 18)),
-            ("6.1.0-18-amd64", (6, 1)),
-            ("5.15.0", (5, 15)),
-            ("6.12-rc3", (6, 12)),
-            ("7.0+", (7, 0)),
-        ] {
-            assert_eq!(kernel_version(release), Some(version), "{release}");
-        }
-        assert_eq!(kernel_version("linux"), None);
-    }
-
-    #[test]
     fn cgroups_of_a_process_on_hybrid_and_v2() {
         let hybrid = cgroup_paths("9:name=systemd:/\n4:memory:/a/b\n2:cpu,cpuacct:/c:d\n0::/x\n");
         assert_eq!(hybrid.get("cpuacct").map(String::as_str), Some("/c:d"));
@@ -166,6 +150,6 @@ mod tests {
     fn this_machine_has_facts() {
         let facts = host_facts();
         assert!(facts.cores >= 1 && facts.memory_bytes >= facts.memory_available_bytes && facts.memory_bytes > 0);
-        assert!(kernel_version(&facts.kernel).is_some(), "{}", facts.kernel);
+        assert!(facts.kernel.starts_with(|c: char| c.is_ascii_digit()), "{}", facts.kernel);
     }
 }

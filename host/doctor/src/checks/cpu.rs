@@ -1,0 +1,267 @@
+//! Can CPU time be metered, and do clocks and timers keep their promises?
+
+use std::io;
+
+use diecast_host_net::kernel_hz;
+use diecast_host_sys::perf::Meter;
+use diecast_host_sys::{Tid, process, time};
+use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
+
+use super::{on_thread, refused, root_or, speed};
+use crate::facts::{read, read_number, schedstat};
+use crate::report::{Check, Need, Part, Subject};
+
+/// The default grain of the meter, real CPU time.
+pub(super) const GRAIN_NS: u64 = 100_000;
+/// Period of the event in the delivery trial: the shortest that the kernel grants.
+const TRIAL_PERIOD_NS: u64 = 10_000;
+/// Real time that the delivery trial takes.
+const TRIAL_NS: u64 = 60_000_000;
+/// A clock read that takes longer does not come from the vDSO.
+const CLOCK_READ_NS_MAX: f64 = 100.0;
+/// Length of a sleep in the timer trial, and how late half of them may end.
+const SLEEP_NS: u64 = 100_000;
+const LATE_NS_MAX: u64 = 200_000;
+const SLEEPS: usize = 25;
+
+pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
+    Subject { name, part: Part::Cpu, need }
+}
+
+/// What the kernel lets this process meter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Perf {
+    /// Nothing.
+    None,
+    /// Time in user mode.
+    UserOnly,
+    /// All CPU time.
+    KernelToo,
+}
+
+pub(super) fn perf_events() -> Perf {
+    let opens = |kernel| Meter::open(Tid(0), 1_000_000, 0, kernel).is_ok();
+    if opens(true) {
+        Perf::KernelToo
+    } else if opens(false) {
+        Perf::UserOnly
+    } else {
+        Perf::None
+    }
+}
+
+pub(super) fn all() -> Vec<Check> {
+    let perf = perf_events();
+    let mut checks = vec![meter(perf)];
+    if perf != Perf::None {
+        checks.extend([delivery(perf), rate_limit()]);
+    }
+    checks.extend(speed::all(perf));
+    checks.extend([run_delay(), clock(), timers(), tick()]);
+    checks
+}
+
+fn meter(perf: Perf) -> Check {
+    let s = subject("CPU meter", Need::Trust);
+    let paranoid = match read_number("/proc/sys/kernel/perf_event_paranoid") {
+        Some(n) => format!("perf_event_paranoid {n}"),
+        None => "no perf_event_paranoid".to_owned(),
+    };
+    match perf {
+        Perf::KernelToo => s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}")),
+        Perf::UserOnly => s.degraded(
+            format!("cpu-clock events with sigtrap, user mode only; {paranoid}"),
+            "time that programs spend in the kernel is not metered: servers look faster than they are, and runs that \
+             use much of it say that they are not trustworthy",
+            root_or("sysctl kernel.perf_event_paranoid=1"),
+        ),
+        Perf::None => {
+            let why = Meter::open(Tid(0), 1_000_000, 0, false).err().map_or_else(String::new, |e| refused(&e));
+            s.missing(
+                format!("{why}; {paranoid}"),
+                "no program is held to its machine's speed: clocks, waits and links are still dilated, CPU work looks \
+                 up to TDF times too fast, and every run at TDF > 1 says that it is not trustworthy",
+                "sysctl kernel.perf_event_paranoid=1, and use Linux 5.13 or later with CONFIG_PERF_EVENTS",
+            )
+        }
+    }
+}
+
+/// Hits and interrupted sleeps of a thread that sleeps all the time under the event.
+fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
+    time::set_timer_slack_ns(1)?;
+    process::install_counting_trap_handler()?;
+    let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, count_kernel)?;
+    let (mut sleeps, mut interrupted) = (0, 0);
+    let before = process::trap_hits();
+    meter.enable()?;
+    let end = time::monotonic_ns() + TRIAL_NS;
+    while time::monotonic_ns() < end {
+        // As short as can be: most of the turn is CPU time on the way into and out of the wait.
+        let slept = nanosleep(&Timespec { tv_sec: 0, tv_nsec: 1 });
+        sleeps += 1;
+        interrupted += u64::from(matches!(slept, NanosleepRelativeResult::Interrupted(_)));
+    }
+    meter.disable()?;
+    Ok((process::trap_hits() - before, sleeps, interrupted))
+}
+
+fn delivery(perf: Perf) -> Check {
+    let s = subject("delivery of hits", Need::Trust);
+    let (hits, sleeps, interrupted) = match on_thread(move || sleep_under_event(perf == Perf::KernelToo)) {
+        Ok(counts) => counts,
+        Err(e) => return s.missing(e.to_string(), "the meter's events don't reach programs", ""),
+    };
+    judge_delivery(s, hits, sleeps, interrupted)
+}
+
+fn judge_delivery(s: Subject, hits: u64, sleeps: u64, interrupted: u64) -> Check {
+    let found = format!("{hits} hits, {interrupted} of {sleeps} sleeps interrupted");
+    if hits == 0 {
+        return s.missing(
+            found,
+            "the meter never fires: nothing is held to its machine's speed, every metered run says that it is not \
+             trustworthy",
+            "report this kernel; a virtual machine without a working high-resolution timer does this",
+        );
+    }
+    if interrupted > 0 {
+        return s.degraded(
+            found,
+            "programs see EINTR from waits that the original machine would not interrupt",
+            "use Linux 6.12 or later",
+        );
+    }
+    s.ok(found)
+}
+
+fn rate_limit() -> Check {
+    let s = subject("event rate limit", Need::Accuracy);
+    let needed = 1_000_000_000 / GRAIN_NS;
+    match read_number("/proc/sys/kernel/perf_event_max_sample_rate") {
+        Some(rate) if rate < needed as i64 => s.degraded(
+            format!("{rate} a second, the default grain needs {needed}"),
+            "the kernel holds hits back: busy threads are metered late",
+            format!("sysctl kernel.perf_event_max_sample_rate={}", 10 * needed),
+        ),
+        Some(rate) => s.ok(format!("{rate} a second, the default grain needs {needed}")),
+        None => s.ok("none"),
+    }
+}
+
+fn run_delay() -> Check {
+    let s = subject("run delay", Need::Accuracy);
+    let text = read("/proc/thread-self/schedstat").unwrap_or_default();
+    match schedstat(&text) {
+        Some((on_cpu, waited, _)) if on_cpu > 0 => {
+            s.ok(format!("this thread ran {} us and waited {} us for a core", on_cpu / 1000, waited / 1000))
+        }
+        _ => s.degraded(
+            format!("/proc/thread-self/schedstat says '{text}'"),
+            "waiting for a core because other nodes run is charged to the node: response times on shared cores are \
+             too long (measured: 1600 instead of 1073 us with eight nodes on a core)",
+            "use a kernel with CONFIG_SCHED_INFO",
+        ),
+    }
+}
+
+/// The fastest of a few batches, since anything may come between.
+fn clock_read_ns() -> f64 {
+    const READS: u64 = 2000;
+    let batch = |_| {
+        let before = time::monotonic_ns();
+        for _ in 1..READS {
+            std::hint::black_box(time::monotonic_ns());
+        }
+        (time::monotonic_ns() - before) as f64 / READS as f64
+    };
+    (0..5).map(batch).fold(f64::INFINITY, f64::min)
+}
+
+fn clock() -> Check {
+    let s = subject("clock", Need::Accuracy);
+    let source = read("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let source = source.unwrap_or_else(|| "unknown".to_owned());
+    let read_ns = clock_read_ns();
+    let found = format!("source {source}, {read_ns:.0} ns a read");
+    if read_ns > CLOCK_READ_NS_MAX {
+        return s.degraded(
+            found,
+            "every clock read is a system call, inside and outside of frames: programs that read it often are slow",
+            "switch to a clock source that the vDSO can read: \
+             echo tsc > /sys/devices/system/clocksource/clocksource0/current_clocksource",
+        );
+    }
+    s.ok(found)
+}
+
+/// How late sleeps end, sorted, with the least slack.
+fn lateness() -> io::Result<Vec<u64>> {
+    time::set_timer_slack_ns(1)?;
+    let late = |_| {
+        let due = time::monotonic_ns() + SLEEP_NS;
+        time::sleep_until_ns(due);
+        time::monotonic_ns() - due
+    };
+    let mut all: Vec<u64> = (0..SLEEPS).map(late).collect();
+    all.sort_unstable();
+    Ok(all)
+}
+
+fn timers() -> Check {
+    let s = subject("timers", Need::Accuracy);
+    let slack = match read_number("/proc/self/timerslack_ns") {
+        Some(ns) => format!("slack {} us, can be set", ns / 1000),
+        None => "slack can be set".to_owned(),
+    };
+    match on_thread(lateness) {
+        Ok(late) => {
+            let (median, worst) = (late[late.len() / 2], late[late.len() - 1]);
+            let found = format!(
+                "{slack}; without it a sleep ends {} us late (median of {SLEEPS}, worst {})",
+                median / 1000,
+                worst / 1000
+            );
+            if median > LATE_NS_MAX {
+                return s.degraded(
+                    found,
+                    "waits, meter and emulator are late by as much: at low TDF response times are too long",
+                    "use a kernel with CONFIG_HIGH_RES_TIMERS; keep other work off this host",
+                );
+            }
+            s.ok(found)
+        }
+        Err(e) => s.degraded(e.to_string(), "waits end up to 50 us late: at TDF 1 a tenth of a 500 us request", ""),
+    }
+}
+
+fn tick() -> Check {
+    let hz = kernel_hz();
+    // The kernel enforces quotas at its tick; naive mode shows what that does.
+    subject("tick", Need::Information)
+        .ok(format!("{hz} Hz: CPU quotas and TCP's timers have steps of {} ms", 1000 / hz.max(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Status;
+
+    #[test]
+    fn a_meter_that_never_fires_or_interrupts_is_found_out() {
+        let s = subject("delivery of hits", Need::Trust);
+        assert_eq!(judge_delivery(s, 500, 900, 0).status, Status::Ok);
+        assert_eq!(judge_delivery(s, 500, 900, 1).status, Status::Degraded);
+        assert_eq!(judge_delivery(s, 0, 900, 0).status, Status::Missing);
+    }
+
+    #[test]
+    fn the_delivery_trial_sleeps_and_is_hit() {
+        if perf_events() != Perf::KernelToo {
+            eprintln!("skipped: no event that counts kernel mode");
+            return;
+        }
+        let (hits, sleeps, interrupted) = on_thread(|| sleep_under_event(true)).unwrap();
+        assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
+    }
+}

@@ -1,0 +1,205 @@
+//! Can nodes have a network of their own, with TCP's constants stretched?
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use diecast_core_net::{Mac, NodeSpec, Subnet, VertexIx};
+use diecast_core_vtime::Tdf;
+use diecast_host_net::{SysctlOutcome, SysctlRow, create_netns, prepare_node};
+use diecast_host_tcp::InitialRto;
+
+use super::{refused, root_or};
+use crate::report::{Check, Need, Part, Subject};
+
+/// TDF that the trial namespace is stretched for.
+const TRIAL_TDF: &str = "10";
+const MTU: u32 = 1500;
+const RTO_MIN: &str = "net.ipv4.tcp_rto_min_us";
+const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
+
+const fn subject(name: &'static str, need: Need) -> Subject {
+    Subject { name, part: Part::Network, need }
+}
+
+pub(super) fn all() -> Vec<Check> {
+    let namespaces = subject("network namespaces", Need::Labs);
+    let netns = match create_netns() {
+        Ok(netns) => netns,
+        Err(e) => {
+            let lost = "nodes can't have a network of their own: no labs, only frames";
+            return vec![namespaces.missing(refused(&e), lost, root_or("use a kernel with CONFIG_NET_NS")), types()];
+        }
+    };
+    let mut checks = vec![namespaces.ok("one was made, and removed")];
+    checks.extend(node(&netns));
+    checks.extend([initial_rto(&netns), types()]);
+    checks
+}
+
+/// Addresses from the ranges for documentation; the namespace has no other interface.
+fn trial_node() -> (NodeSpec, Subnet) {
+    let node = NodeSpec {
+        name: "doctor".to_owned(),
+        vertex: VertexIx(0),
+        mac: Mac([2, 0xdc, 0, 0, 0, 1]),
+        ipv4: Ipv4Addr::new(192, 0, 2, 1),
+        ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    };
+    let subnet = Subnet {
+        ipv4: Ipv4Addr::new(192, 0, 2, 0),
+        ipv4_prefix: 24,
+        ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0),
+        ipv6_prefix: 64,
+    };
+    (node, subnet)
+}
+
+fn node(netns: &OwnedFd) -> Vec<Check> {
+    let s = subject("TAP devices", Need::Labs);
+    let (node, subnet) = trial_node();
+    let Ok(tdf) = TRIAL_TDF.parse::<Tdf>() else { return Vec::new() };
+    match prepare_node(netns.as_fd(), &node, &subnet, MTU, tdf) {
+        Ok(prepared) => {
+            let mut checks = vec![s.ok("one was made in a namespace, with addresses, and removed")];
+            checks.extend(judge_sysctls(&prepared.sysctls));
+            checks
+        }
+        Err(e) => vec![s.missing(
+            refused(&e),
+            "nodes' packets can't reach the emulator: no labs, only frames",
+            root_or("load the module tun (CONFIG_TUN); in a container, pass /dev/net/tun in"),
+        )],
+    }
+}
+
+fn outcome<'a>(rows: &'a [SysctlRow], name: &str) -> Option<&'a SysctlRow> {
+    rows.iter().find(|row| row.name == name)
+}
+
+/// TCP's minimum RTO, the congestion control, and all other constants together.
+fn judge_sysctls(rows: &[SysctlRow]) -> Vec<Check> {
+    let rto = subject("minimum RTO", Need::Accuracy);
+    let rto = match outcome(rows, RTO_MIN).map(|row| &row.outcome) {
+        Some(SysctlOutcome::Set) => rto.ok("tcp_rto_min_us can be set in a namespace"),
+        other => rto.missing(
+            format!("tcp_rto_min_us: {}", words(other)),
+            "TCP's retransmission timer ends after 200 ms of real time, 20 ms of virtual time at TDF 10: connections \
+             with a longer round trip retransmit for nothing",
+            "use Linux 6.11 or later",
+        ),
+    };
+    let reno = subject("Reno", Need::Accuracy);
+    let reno = match outcome(rows, CONGESTION).map(|row| &row.outcome) {
+        Some(SysctlOutcome::Set) => reno.ok("can be chosen in a namespace"),
+        other => reno.missing(
+            format!("tcp_congestion_control: {}", words(other)),
+            "connections use the host's default, whose window grows in real time: too slowly by the TDF",
+            "sysctl net.ipv4.tcp_allowed_congestion_control='reno cubic', or use a kernel with Reno",
+        ),
+    };
+    let rest = subject("TCP constants", Need::Accuracy);
+    let others: Vec<&SysctlRow> = rows.iter().filter(|row| row.name != RTO_MIN && row.name != CONGESTION).collect();
+    let is_wrong = |row: &&&SysctlRow| matches!(row.outcome, SysctlOutcome::Missing | SysctlOutcome::Refused(_));
+    let wrong: Vec<&SysctlRow> = others.iter().filter(is_wrong).copied().collect();
+    let found = format!("{} of {} others set for TDF {TRIAL_TDF}", others.len() - wrong.len(), others.len());
+    let rest = if wrong.is_empty() {
+        rest.ok(found)
+    } else {
+        let names: Vec<String> =
+            wrong.iter().map(|row| format!("{} {}", row.name, words(Some(&row.outcome)))).collect();
+        rest.degraded(
+            format!("{found}; {}", names.join(", ")),
+            "these keep real time: what depends on them happens too early by the TDF",
+            "use a newer kernel",
+        )
+    };
+    vec![rto, reno, rest]
+}
+
+fn words(outcome: Option<&SysctlOutcome>) -> String {
+    match outcome {
+        Some(SysctlOutcome::Set) => "set".to_owned(),
+        Some(SysctlOutcome::Clamped) => "limited by the kernel".to_owned(),
+        Some(SysctlOutcome::Missing) => "not in this kernel".to_owned(),
+        Some(SysctlOutcome::Refused(why)) => format!("refused ({why})"),
+        None => "not tried".to_owned(),
+    }
+}
+
+/// Loads, attaches, configures the trial's namespace, and detaches.
+fn attach(netns: &OwnedFd) -> Result<String, (String, &'static str)> {
+    let failed = |e: diecast_host_tcp::InitialRtoError| (refused(&e), e.hint());
+    let tdf: Tdf = TRIAL_TDF.parse().map_err(|_| ("no TDF".to_owned(), ""))?;
+    let program = InitialRto::attach().map_err(failed)?;
+    let applied = program.set(netns.as_fd(), tdf).map_err(failed)?;
+    program.unset(netns.as_fd()).map_err(failed)?;
+    Ok(format!("BPF program attached to the cgroup v2 root, {} ms at TDF {TRIAL_TDF}, detached", applied.in_force_ms))
+}
+
+fn initial_rto(netns: &OwnedFd) -> Check {
+    let s = subject("initial RTO", Need::Accuracy);
+    // What libbpf has to say is in its error; on the terminal it would only disturb.
+    let printer = libbpf_rs::set_print(None);
+    let tried = attach(netns);
+    libbpf_rs::set_print(printer);
+    match tried {
+        Ok(found) => s.ok(found),
+        Err((why, hint)) => s.missing(
+            why,
+            "a connection's first packet is sent again after a second of real time, 100 ms of virtual time at TDF 10: \
+             connecting over slow links or to busy nodes costs spurious packets",
+            root_or(hint),
+        ),
+    }
+}
+
+fn types() -> Check {
+    let s = subject("BTF", Need::Information);
+    const FILE: &str = "/sys/kernel/btf/vmlinux";
+    if Path::new(FILE).exists() {
+        return s.ok(FILE);
+    }
+    s.missing(
+        format!("no {FILE}"),
+        "dilated congestion controls and the meter's BPF helpers, which come later, will not load",
+        "use a kernel with CONFIG_DEBUG_INFO_BTF",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Status;
+
+    fn row(name: &str, outcome: SysctlOutcome) -> SysctlRow {
+        SysctlRow { name: name.to_owned(), wanted: "1".to_owned(), got: None, outcome }
+    }
+
+    #[test]
+    fn each_kind_of_sysctl_has_its_own_line() {
+        let rows = [
+            row(RTO_MIN, SysctlOutcome::Missing),
+            row(CONGESTION, SysctlOutcome::Refused("no".to_owned())),
+            row("net.ipv4.tcp_fin_timeout", SysctlOutcome::Set),
+            row("net.ipv4.tcp_tw_reuse_delay", SysctlOutcome::Missing),
+            row("net.ipv4.tcp_retries2", SysctlOutcome::Clamped),
+        ];
+        let checks = judge_sysctls(&rows);
+        let seen: Vec<_> = checks.iter().map(|c| (c.name, c.status, c.found.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("minimum RTO", Status::Missing, "tcp_rto_min_us: not in this kernel"),
+                ("Reno", Status::Missing, "tcp_congestion_control: refused (no)"),
+                (
+                    "TCP constants",
+                    Status::Degraded,
+                    "2 of 3 others set for TDF 10; net.ipv4.tcp_tw_reuse_delay not in this kernel"
+                ),
+            ]
+        );
+        let rows = [row(RTO_MIN, SysctlOutcome::Set), row(CONGESTION, SysctlOutcome::Set)];
+        assert!(judge_sysctls(&rows).iter().all(|c| c.status == Status::Ok));
+    }
+}
