@@ -87,6 +87,21 @@ pub fn read(clock: i32) -> Result<Timespec, Ret> {
     Ok(timespec_signed((v.0 as i64).wrapping_add(offset(clock))))
 }
 
+/// What the meter cost of the time on the CPU clock of a process or thread by number. Another process's is not known
+/// here (its page is private), and neither is that of a thread without a slot.
+fn cost_of(clock: i32) -> u64 {
+    const THREAD: i32 = 4;
+    let id = !(clock >> 3) as u32;
+    if clock & THREAD != 0 {
+        let tid = if id == 0 { sys::gettid() } else { id };
+        meter::find_slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed))
+    } else if id == 0 || id == sys::plain(sys::GETPID, [0; 6]) as u32 {
+        process().cost_ns.load(Ordering::Relaxed)
+    } else {
+        0
+    }
+}
+
 #[inline(never)]
 fn read_other(clock: i32) -> Result<Timespec, Ret> {
     let mut t = Timespec { sec: 0, nsec: 0 };
@@ -101,8 +116,8 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
             cpu_out(ns, cost)
         }
         PROCESS_CPU => cpu_out(ns, process().cost_ns.load(Ordering::Relaxed)),
-        // Another process's or thread's CPU clock (low bits 0 to 2; 3 would be a device's clock).
-        c if c < 0 && c & 3 != 3 => cpu_out(ns, 0),
+        // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
+        c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c)),
         REALTIME_ALARM | BOOTTIME_ALARM => {
             let v = node().segment().v_of(now_real());
             timespec_signed((v.0 as i64).wrapping_add(offset(clock)))

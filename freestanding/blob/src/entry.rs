@@ -200,7 +200,7 @@ pub struct UContext {
     pub mask: u64,
 }
 
-mod reg {
+pub mod reg {
     pub const R8: usize = 0;
     pub const R9: usize = 1;
     pub const R10: usize = 2;
@@ -208,6 +208,7 @@ mod reg {
     pub const RSI: usize = 9;
     pub const RDX: usize = 12;
     pub const RAX: usize = 13;
+    pub const RCX: usize = 14;
     pub const RSP: usize = 15;
     pub const RIP: usize = 16;
     pub const EFL: usize = 17;

@@ -21,6 +21,7 @@ const SA_RESTART: u64 = 0x1000_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
 /// Everything but SIGSYS, SIGKILL and SIGSTOP waits while a meter's hit is served.
 const METER_MASK: u64 = !(1 << 30);
+const SIGTRAP_MASK: u64 = 1 << 4;
 
 pub extern "C" fn init(args: &InitArgs) -> Ret {
     let page = sys::plain(sys::MMAP, [
@@ -59,7 +60,9 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     if r < 0 {
         return r;
     }
-    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER, entry::restorer(), 0];
+    // A meter's hit waits for the short SIGSYS handler: an alternate stack of 8 KiB has room for the frame of a
+    // program's handler and one of ours, not for two.
+    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER, entry::restorer(), SIGTRAP_MASK];
     let r = sys::plain(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;

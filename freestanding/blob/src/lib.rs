@@ -20,6 +20,7 @@
 mod clock;
 mod entry;
 mod init;
+mod interrupt;
 mod meter;
 mod serve;
 mod signals;

@@ -39,6 +39,7 @@ pub const MMAP: u32 = 9;
 pub const GETPID: u32 = 39;
 pub const GETTID: u32 = 186;
 pub const TGKILL: u32 = 234;
+pub const RT_SIGPENDING: u32 = 127;
 pub const MSEAL: u32 = 462;
 
 pub fn gettid() -> u32 { plain(GETTID, [0; 6]) as u32 }

@@ -30,7 +30,15 @@ fn timeval_out(t: Timeval) -> Timeval {
 }
 
 fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
-    Pair { interval: timeval_out(p.interval), value: timeval_out(p.value) }
+    let us = |t: Timeval| t.sec as u64 * 1_000_000 + t.usec as u64;
+    let of = |us: u64| Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 };
+    // An interval reads back as it was set: the smallest one that gives this real interval.
+    let real = us(p.interval);
+    let mut v = us(timeval_out(p.interval));
+    while v > 0 && us(timeval_in(of(v - 1))) >= real {
+        v -= 1;
+    }
+    Pair { interval: of(v), value: timeval_out(p.value) }
 }
 
 const ZERO_TV: Timeval = Timeval { sec: 0, usec: 0 };
@@ -113,10 +121,16 @@ fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
     Pair { interval: clock::rel_in(id, p.interval), value }
 }
 
-/// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns.
+/// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns. An interval reads back as it was
+/// set: the smallest one that gives this real interval (at TDF 1/100 at most a hundred steps down).
 fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
-    let out = |t: Timespec| clock::timespec(clock::span_out(id, clock::ns_of(t)));
-    Pair { interval: out(p.interval), value: out(p.value) }
+    let out = |t: Timespec| clock::span_out(id, clock::ns_of(t));
+    let real = clock::ns_of(p.interval);
+    let mut interval = out(p.interval);
+    while interval > 0 && interval != u64::MAX && clock::span_in(id, interval - 1) >= real {
+        interval -= 1;
+    }
+    Pair { interval: clock::timespec(interval), value: clock::timespec(out(p.value)) }
 }
 
 #[inline(never)]

@@ -34,12 +34,14 @@ pub struct Pair<T> {
 /// Types of plain integers only: any bytes are a value.
 ///
 /// # Safety
-/// No padding with meaning, no references, size a multiple of 8 except for u32.
+/// No padding with meaning, no references, size a multiple of 8, or a small integer that is only read (writing asks with whole words).
 pub unsafe trait Plain: Copy {}
 // SAFETY: plain integers.
 unsafe impl Plain for u64 {}
 // SAFETY: plain integers.
 unsafe impl Plain for u32 {}
+// SAFETY: plain integers.
+unsafe impl Plain for u16 {}
 // SAFETY: plain integers.
 unsafe impl Plain for Timespec {}
 // SAFETY: plain integers.
@@ -49,9 +51,16 @@ unsafe impl<T: Plain> Plain for Pair<T> {}
 // SAFETY: plain integers.
 unsafe impl<const N: usize> Plain for [u64; N] {}
 
-fn readable8(addr: u64) -> bool { sys::plain(RT_SIGPROCMASK, [99, addr, 0, 8, 0, 0]) != EFAULT }
+/// Below it nothing is mapped; and to the questions below a null pointer means "no set", not "is it there?".
+const FIRST_PAGE: u64 = 4096;
 
-fn writable8(addr: u64) -> bool { sys::plain(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT }
+fn readable8(addr: u64) -> bool {
+    addr >= FIRST_PAGE && sys::plain(RT_SIGPROCMASK, [99, addr, 0, 8, 0, 0]) != EFAULT
+}
+
+fn writable8(addr: u64) -> bool {
+    addr >= FIRST_PAGE && sys::plain(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT
+}
 
 /// The stack page that the blob itself runs on is mapped and writable: no need to ask.
 fn on_this_page(addr: u64, len: u64) -> bool {
@@ -60,8 +69,12 @@ fn on_this_page(addr: u64, len: u64) -> bool {
     addr >= page && addr.saturating_add(len) <= page + 4096
 }
 
-/// Calls `ok` for words that cover `len` bytes at `addr`: each 8 bytes, and the last 8.
+/// Calls `ok` for the words that cover `len` bytes at `addr`. Fewer than 8 bytes are asked for by the aligned
+/// words around them, which lie in the same pages.
 fn covered(addr: u64, len: u64, ok: fn(u64) -> bool) -> bool {
+    if len < 8 {
+        return ok(addr & !7) && ok(addr.wrapping_add(len - 1) & !7);
+    }
     let mut at = 0;
     while at + 8 <= len {
         if !ok(addr.wrapping_add(at)) {
@@ -69,7 +82,7 @@ fn covered(addr: u64, len: u64, ok: fn(u64) -> bool) -> bool {
         }
         at += 8;
     }
-    at == len || len < 8
+    at == len
 }
 
 /// Copies a value from the program.

@@ -172,10 +172,13 @@ pub fn select(mut a: [u64; 6]) -> Ret {
     let asked = Timespec { sec: t.sec.saturating_add(t.usec / 1_000_000), nsec: t.usec % 1_000_000 * 1000 };
     let real = clock::wait_in(asked);
     // Microseconds, rounded up; a carry into a full second is legal here.
-    let mut copy = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
+    let given = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
+    let mut copy = given;
     a[4] = &raw mut copy as u64;
     let r = as_is(nr::SELECT, a);
-    if asked.sec != 0 || asked.nsec != 0 {
+    // The kernel leaves it alone under the STICKY_TIMEOUTS personality; in any other case time has passed.
+    let written = copy.sec != given.sec || copy.usec != given.usec;
+    if written {
         let left = remaining(asked, Timespec { sec: copy.sec, nsec: copy.usec * 1000 });
         let _ = user::put(addr, Timeval { sec: left.sec, usec: left.nsec / 1000 });
     }
