@@ -45,6 +45,7 @@ fn no_cgroups(s: Subject, found: &str) -> Check {
 
 fn describe(hierarchies: &Hierarchies) -> String {
     match (layout(hierarchies), hierarchies.v2_root()) {
+        ("v2", Some(root)) => format!("v2 at {}", root.display()),
         (kind, Some(root)) => format!("{kind}, v2 at {}", root.display()),
         (kind, None) => kind.to_owned(),
     }
@@ -62,7 +63,8 @@ fn controllers(hierarchies: &Hierarchies) -> Check {
     let have = |names: &[&'static str]| -> Vec<&'static str> {
         names.iter().copied().filter(|name| hierarchies.has(name)).collect()
     };
-    let found = have(&["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer"]).join(", ");
+    let found = have(&["cpu", "cpuacct", "cpuset", "memory", "pids", "freezer"]);
+    let found = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
     let lacking: Vec<&str> = needed.iter().copied().filter(|name| !hierarchies.has(name)).collect();
     if !lacking.is_empty() {
         return s.missing(
@@ -234,5 +236,20 @@ mod tests {
         take_back(&file, "cpu\n");
         assert_eq!(fs::read_to_string(&file).unwrap(), "-cpuset");
         fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn a_killed_doctors_cgroup_goes_with_the_next_trial() {
+        let hierarchies = Hierarchies::detect().unwrap();
+        // No process has this number: it is above the kernel's limit.
+        let stale = hierarchies.cgroup(format!("{TRIAL}4194305"));
+        if let Err(e) = stale.create() {
+            eprintln!("skipped: {e}");
+            return;
+        }
+        assert!(stale.directory("cpu").unwrap().exists());
+        set_quota(&hierarchies).unwrap();
+        assert!(!stale.directory("cpu").unwrap().exists());
+        assert!(!stale.directory("memory").unwrap().exists());
     }
 }

@@ -15,7 +15,7 @@ use diecast_host_sys::{Tid, process, seccomp, socket};
 
 use super::cpu::{Perf, perf_events};
 use super::{on_thread, root_or};
-use crate::facts::{read, read_number};
+use crate::facts::{read, read_number, status_field};
 use crate::report::{Check, Need, Part, Subject};
 use crate::sys;
 use crate::trial;
@@ -44,6 +44,12 @@ fn architecture() -> Check {
     }
 }
 
+/// This process has a seccomp filter already: it may run in a frame, whose vDSO is ours and whose filter admits no
+/// second listener.
+fn has_filter() -> bool {
+    read("/proc/self/status").is_some_and(|status| status_field(&status, "Seccomp") == Some("2"))
+}
+
 fn vdso() -> Check {
     let s = subject("kernel vDSO", Need::Frames);
     match KernelVdso::find() {
@@ -51,7 +57,7 @@ fn vdso() -> Check {
         None => s.missing(
             "none in this process",
             "a frame's clocks are made from the kernel's own: no frame can be made",
-            "boot without vdso=0",
+            if has_filter() { "run diecast outside of frames" } else { "boot without vdso=0" },
         ),
     }
 }
@@ -118,8 +124,7 @@ fn report_one_call() -> Result<(), String> {
 fn notifications() -> Check {
     let s = subject("seccomp notifications", Need::Frames);
     if let Err(why) = report_one_call() {
-        let nested = read("/proc/self/status").is_some_and(|t| t.contains("Seccomp:\t2"));
-        let fix = if nested {
+        let fix = if has_filter() {
             "this process has a filter already: run diecast outside of frames, containers and sandboxes that use one"
         } else {
             "use Linux 5.9 or later with CONFIG_SECCOMP_FILTER"
@@ -277,6 +282,14 @@ fn whole_frame() -> Check {
         Ok(tried) => tried,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return s.degraded("not tried: there is no program 'sleep' here", "whether frames work is not known", "");
+        }
+        // Root may not install a filter without CAP_SYS_ADMIN; ordinary users give up new privileges for it.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied && process::is_root() => {
+            return s.missing(
+                e.to_string(),
+                LOST,
+                "give this container CAP_SYS_ADMIN, or run diecast as an ordinary user",
+            );
         }
         Err(e) => return s.missing(e.to_string(), LOST, "see the other lines of the envelope"),
     };
