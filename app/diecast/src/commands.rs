@@ -199,8 +199,9 @@ pub fn plan(a: &PlanArgs) -> Done {
 }
 
 pub fn doctor(json: bool) -> Done {
-    let _ = json;
-    Ok(HOST)
+    let report = diecast_host_doctor::examine();
+    println!("{}", if json { diecast_core_report::to_json(&report) } else { diecast_host_doctor::render(&report) });
+    Ok(if report.can_run_labs() { 0 } else { HOST })
 }
 
 pub fn clean() -> Done {

@@ -122,6 +122,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None).map_err(host("making the frame's memory"))?;
+    let awake = if metered { host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))? } else { Vec::new() };
     let probe = if metered {
         Some(host_watch::start_probe(vec![node.clone()], count_kernel, |_| {}).map_err(host("starting the probe"))?)
     } else {
@@ -175,7 +176,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     if left > 0 {
         eprintln!("diecast: {left} processes were still running when the command ended; they were ended with their frame");
     }
-    drop(probe);
+    drop((probe, awake));
     let counts = supervisor.counts();
     let p = node.page();
     if counts.outside.load(Ordering::Relaxed) > 0 {

@@ -104,6 +104,7 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let lab = set_up(plan, o, &dir, files)?;
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
     let (_, count_kernel) = crate::frame::meter_possible();
+    let awake = host_watch::keep_awake().map_err(RunError::host("starting threads that keep cores awake"))?;
     let probe = host_watch::start_lab_probe(frames.clone(), count_kernel, lab.journal.clone())
         .map_err(RunError::host("starting the host probe"))?;
     let watch = host_watch::start_watch(
@@ -122,7 +123,7 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         Err(e) => match e {
             crate::running::Stop::Failed(reason) => Outcome::Failed { reason },
             crate::running::Stop::Host(text) => {
-                drop((watch, probe));
+                drop((watch, probe, awake));
                 let _ = Node::stop_all(lab.nodes);
                 let _ = dir.remove();
                 return Err(RunError::Host(text));
@@ -133,7 +134,7 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     lab.journal.phase(Phase::TearDown);
     let measured = running.measured();
     drop(running);
-    drop((watch, probe));
+    drop((watch, probe, awake));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
     let Lab { journal, emulator, nodes, supervisor, frame: _, netns, frames, _initial_rto } = lab;
     let _ = Node::stop_all(nodes);

@@ -57,3 +57,10 @@ pub fn allowed_cpus() -> Vec<usize> {
         (0..libc::CPU_SETSIZE as usize).filter(|c| libc::CPU_ISSET(*c, &set)).collect()
     }
 }
+
+/// From now on the calling thread runs only when nothing else wants its core (SCHED_IDLE).
+pub fn only_when_idle() -> std::io::Result<()> {
+    let p = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a live sched_param.
+    check(i64::from(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const p) })).map(|_| ())
+}
