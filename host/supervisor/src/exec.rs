@@ -29,8 +29,6 @@ const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
 /// SIGTRAP and SIGSYS in a signal mask.
 const OURS: u64 = 1 << 4 | 1 << 30;
-/// `-ERESTARTNOINTR` and its kin: the kernel will make the call again.
-const ERESTART: std::ops::RangeInclusive<i64> = -516..=-512;
 
 /// Why an exec could not be put in the frame.
 #[derive(Debug, thiserror::Error)]
@@ -160,17 +158,19 @@ fn drop_tracee() -> Result<Outcome, ExecError> {
 fn take_back(s: Stopped, fd: i32, signal: i32) -> Result<Outcome, ExecError> {
     let tid = s.tid();
     let regs = s.regs()?;
-    let restarts = ERESTART.contains(&(regs.rax as i64)) && regs.orig_rax as i64 >= 0;
     let Some((vdso, syscall)) = kernel_vdso_of(tid) else {
         return Err(ExecError::NoVdso(tid));
     };
+    // A pending signal would stop the step before the call is made: the descriptor would stay and the signal be lost.
+    let mask = s.sigmask()?;
+    s.set_sigmask(!OURS)?;
     let mut r = regs;
     (r.rax, r.rdi, r.rip, r.orig_rax) = (SYS_CLOSE, fd as u64, vdso + syscall, u64::MAX);
     s.set_regs(&r)?;
     let s = stop!(s, Stopped::step);
     s.set_regs(&regs)?;
+    s.set_sigmask(mask)?;
     s.detach(signal)?;
-    let _ = restarts;
     Ok(Outcome::Failed)
 }
 
