@@ -1,0 +1,7 @@
+//! The conformance suite: one program, several worlds, the real one first.
+
+mod basics;
+mod cost;
+mod languages;
+mod processes;
+mod surfaces;

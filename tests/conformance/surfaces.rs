@@ -1,0 +1,79 @@
+//! Calls: results, durations, signals.
+
+use diecast_core_syscalls::ROWS;
+use diecast_tests::{FRAMES, World, c, conforms, conforms_but, run, value};
+
+const STATIC: [World; 1] = [World::Frame("10")];
+
+/// In a metered node a tick that falls while a stopped wait goes on ends it with EINTR, as epoll_wait does natively.
+fn stopped_under_a_meter(world: World, line: &str) -> bool { world == World::Frame("10") && line.contains(".stop") }
+
+#[test]
+fn every_wait_takes_its_virtual_time_and_meets_signals_as_natively() {
+    conforms_but(&[&c("waits", false)], &FRAMES, stopped_under_a_meter);
+}
+
+#[test]
+fn every_wait_of_a_static_program() { conforms_but(&[&c("waits", true)], &STATIC, stopped_under_a_meter); }
+
+#[test]
+fn every_error_is_the_kernels_own() { conforms(&[&c("errors", false)], &FRAMES); }
+
+#[test]
+fn every_error_of_a_static_program() { conforms(&[&c("errors", true)], &STATIC); }
+
+#[test]
+fn all_clocks_agree_and_run_at_the_frames_rate() { conforms(&[&c("clocks", false)], &FRAMES); }
+
+#[test]
+fn all_clocks_of_a_static_program() { conforms(&[&c("clocks", true)], &STATIC); }
+
+#[test]
+fn timers_fire_in_virtual_time() { conforms(&[&c("timers", false)], &FRAMES); }
+
+#[test]
+fn timers_of_a_static_program() { conforms(&[&c("timers", true)], &[World::Frame("0.5")]); }
+
+#[test]
+fn signals_are_the_programs_own() { conforms(&[&c("signals", false)], &FRAMES); }
+
+#[test]
+fn signals_of_a_static_program() { conforms(&[&c("signals", true)], &STATIC); }
+
+#[test]
+fn resolutions_of_coarse_clocks_are_a_tick_of_the_frame() {
+    let guest = c("clocks", false);
+    let native = run(World::Native, &[&guest]).lines();
+    for world in FRAMES {
+        let lines = run(world, &[&guest]).lines();
+        for clock in ["realtime", "monotonic", "raw", "boottime", "tai"] {
+            assert_eq!(value(&lines, &format!("res.{clock}")), 1, "{clock}");
+        }
+        for clock in ["realtime_coarse", "monotonic_coarse"] {
+            let tick = value(&native, &format!("res.{clock}")) as f64 / world.tdf();
+            let got = value(&lines, &format!("res.{clock}")) as f64;
+            assert!((got - tick).abs() <= 1.0, "{clock} in {world:?}: {got}, expected {tick}");
+        }
+    }
+}
+
+#[test]
+fn what_a_frame_refuses() {
+    let lines = run(World::Frame("1"), &[&c("refusals", false)]).lines();
+    for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "x32"] {
+        assert_eq!(value(&lines, call), -38, "{call}");
+    }
+    assert_eq!(value(&lines, "clock_settime"), -1, "the host's clock is not a node's to set");
+}
+
+/// Each row of the table names the guest that shows it; that guest says so.
+#[test]
+fn every_row_of_the_table_has_its_guest() {
+    for row in ROWS {
+        let path = format!("{}/guests/{}.c", env!("CARGO_MANIFEST_DIR"), row.test);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {path}: {e}", row.name));
+        let head: Vec<&str> = text.lines().take_while(|l| l.starts_with("//")).collect();
+        let named = head.iter().flat_map(|l| l.split_whitespace()).any(|w| w == row.name);
+        assert!(named, "{} is not among what {path} covers", row.name);
+    }
+}

@@ -1,0 +1,72 @@
+// The JVM: sleeps, waits, executors, sockets, child processes.
+import java.net.ServerSocket;
+import java.net.Socket;
+import java.net.SocketTimeoutException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
+
+public class Guest {
+    interface Part {
+        void run() throws Exception;
+    }
+
+    static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    static void await(String name, long ms, Part part) throws Exception {
+        long before = System.nanoTime();
+        part.run();
+        say("wait " + name + " " + ms * 1000000 + " " + (System.nanoTime() - before));
+    }
+
+    public static void main(String[] args) throws Exception {
+        say("stamp start " + System.nanoTime());
+        await("sleep", 50, () -> Thread.sleep(50));
+        Object monitor = new Object();
+        await("monitor", 50, () -> {
+            synchronized (monitor) {
+                monitor.wait(50);
+            }
+        });
+        LockSupport.parkNanos(50000000);
+        await("latch", 50, () -> say("= latch " + new CountDownLatch(1).await(50, TimeUnit.MILLISECONDS)));
+        var pool = Executors.newScheduledThreadPool(2);
+        await("schedule", 50, () -> say("= schedule " + pool.schedule(() -> 7, 50, TimeUnit.MILLISECONDS).get()));
+        pool.shutdown();
+        try (var server = new ServerSocket(0)) {
+            var echo = new Thread(() -> {
+                try (Socket s = server.accept()) {
+                    int c = s.getInputStream().read();
+                    Thread.sleep(40);
+                    s.getOutputStream().write(c + 1);
+                    Thread.sleep(200);
+                } catch (Exception e) {
+                    say("= server " + e);
+                }
+            });
+            echo.start();
+            try (var s = new Socket("127.0.0.1", server.getLocalPort())) {
+                await("socket", 40, () -> {
+                    s.getOutputStream().write(41);
+                    say("= echo " + s.getInputStream().read());
+                });
+                s.setSoTimeout(50);
+                await("so_timeout", 50, () -> {
+                    try {
+                        s.getInputStream().read();
+                    } catch (SocketTimeoutException e) {
+                        say("= socket timed out");
+                    }
+                });
+            }
+            echo.join();
+        }
+        say("= child " + new ProcessBuilder("sh", "-c", "sleep 0.02; exit 6").start().waitFor());
+        System.gc();
+        say("stamp end " + System.nanoTime());
+    }
+}

@@ -1,0 +1,97 @@
+// All clocks by vDSO and by system call: they agree, go forward, and count at the frame's rate.
+//
+// Covers: clock_gettime clock_getres gettimeofday time adjtimex clock_adjtime clock_settime
+#include "guest.h"
+#include <sys/times.h>
+#include <sys/timex.h>
+
+static const struct {
+    const char *name;
+    clockid_t id;
+} CLOCKS[] = {
+    {"realtime", 0}, {"monotonic", 1}, {"raw", 4}, {"realtime_coarse", 5}, {"monotonic_coarse", 6}, {"boottime", 7}, {"tai", 11},
+};
+#define CLOCKS_LEN ((int)(sizeof CLOCKS / sizeof *CLOCKS))
+
+static long of_tv(struct timeval t) { return t.tv_sec * SEC + t.tv_usec * 1000; }
+
+// Each value lies between two readings of the reference by the other way (coarse ones may be behind a tick).
+static void agree(void) {
+    for (int i = 0; i < CLOCKS_LEN; i++) {
+        clockid_t id = CLOCKS[i].id;
+        long coarse = id == 5 || id == 6, back = 0, worst = 0;
+        for (int n = 0; n < 2000; n++) {
+            long a = now(id), b = now_raw(id), c = now(id);
+            if (b < a || c < b) back++;
+            if (b - a > worst) worst = b - a;
+        }
+        line("= agree.%s backwards %ld", CLOCKS[i].name, back);
+        long fine = now(id == 5 ? 0 : id == 6 ? 1 : id), here = now(id);
+        line("near agree.%s %ld %ld", CLOCKS[i].name, here, coarse ? fine : now(id));
+    }
+    struct timeval tv, raw_tv;
+    long a = now(0);
+    gettimeofday(&tv, NULL);
+    R2(SYS_gettimeofday, &raw_tv, NULL);
+    long c = now(0);
+    line("range gettimeofday %ld %ld %ld", a / 1000, of_tv(tv) / 1000, c / 1000);
+    line("range gettimeofday.raw %ld %ld %ld", a / 1000, of_tv(raw_tv) / 1000, c / 1000);
+    long s = now(5) / SEC, stored = 0, t = R1(SYS_time, &stored);
+    line("range time %ld %ld %ld", s, t, now(5) / SEC);
+    line("range time.stored %ld %ld %ld", t, stored, t);
+    line("range time.vdso %ld %ld %ld", s, (long)time(NULL), now(5) / SEC);
+    struct timex x = {0};
+    R1(SYS_adjtimex, &x);
+    line("near adjtimex %ld %ld", x.time.tv_sec * SEC + x.time.tv_usec * (x.status & STA_NANO ? 1 : 1000), now(0));
+    x = (struct timex){0};
+    R2(SYS_clock_adjtime, CLOCK_REALTIME, &x);
+    line("near clock_adjtime %ld %ld", x.time.tv_sec * SEC + x.time.tv_usec * (x.status & STA_NANO ? 1 : 1000), now(0));
+    SAME("clock_settime.monotonic", R2(SYS_clock_settime, 1, (&(ts_t){1, 0})));
+    SAME("clock_settime.bad", R2(SYS_clock_settime, 0, (&(ts_t){-1, 0})));
+}
+
+static void rates(void) {
+    long v0[CLOCKS_LEN];
+    unsigned long c0 = tsc();
+    for (int i = 0; i < CLOCKS_LEN; i++) v0[i] = now(CLOCKS[i].id);
+    nanosleep(&(ts_t){0, 120 * MS}, NULL);
+    for (int i = 0; i < CLOCKS_LEN; i++) {
+        long v1 = now(CLOCKS[i].id);
+        line("rate %s %ld %lu", CLOCKS[i].name, v1 - v0[i], tsc() - c0);
+    }
+}
+
+static void resolutions(void) {
+    for (int i = 0; i < CLOCKS_LEN; i++) {
+        ts_t a, b;
+        clock_getres(CLOCKS[i].id, &a);
+        R2(SYS_clock_getres, CLOCKS[i].id, &b);
+        line("near res.%s %ld %ld", CLOCKS[i].name, ns_of(a), ns_of(b));
+        line("value res.%s %ld", CLOCKS[i].name, ns_of(a));
+    }
+}
+
+// CPU clocks count the program's work, whichever way they are read, and stand still while it sleeps.
+static void cpu(void) {
+    clockid_t mine;
+    clock_getcpuclockid(getpid(), &mine);
+    volatile unsigned long x = 0;
+    long p0 = now(CLOCK_PROCESS_CPUTIME_ID), t0 = now(CLOCK_THREAD_CPUTIME_ID), pid0 = now(mine);
+    while (now(CLOCK_THREAD_CPUTIME_ID) - t0 < 30 * MS)
+        for (int i = 0; i < 10000; i++) x += i;
+    long p1 = now_raw(CLOCK_PROCESS_CPUTIME_ID), t1 = now_raw(CLOCK_THREAD_CPUTIME_ID), pid1 = now(mine);
+    line("range cpu.thread 29000000 %ld 60000000", t1 - t0);
+    line("near cpu.process %ld %ld", p1 - p0, t1 - t0);
+    line("near cpu.pid %ld %ld", pid1 - pid0, t1 - t0);
+    long a = now(CLOCK_PROCESS_CPUTIME_ID);
+    nanosleep(&(ts_t){0, 50 * MS}, NULL);
+    line("range cpu.asleep 0 %ld 8000000", now(CLOCK_PROCESS_CPUTIME_ID) - a);
+}
+
+int main(void) {
+    agree();
+    rates();
+    resolutions();
+    cpu();
+    return 0;
+}

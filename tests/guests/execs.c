@@ -1,0 +1,22 @@
+// Many execs of the smallest program, by vfork: how many end well, and how the others end.
+#include "guest.h"
+
+int main(int argc, char **argv) {
+    int n = atoi(argv[2]), good = 0, killed = 0, other = 0;
+    for (int i = 0; i < n; i++) {
+        pid_t pid = vfork();
+        if (pid == 0) {
+            execl(argv[1], "tiny", NULL);
+            _exit(127);
+        }
+        int status = -1;
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+        if (status == 0) good++;
+        else if (WIFSIGNALED(status)) killed++;
+        else other++;
+    }
+    line("value good %d", good);
+    line("value killed %d", killed);
+    line("value other %d", other);
+    return argc > 99;
+}

@@ -1,0 +1,15 @@
+// What a frame refuses, and says so.
+//
+// Covers: io_uring_setup io_uring_enter io_uring_register
+#include "guest.h"
+
+int main(void) {
+    long params[16] = {0};
+    line("value io_uring_setup %ld", R2(425, 1, params));
+    line("value io_uring_enter %ld", R6(426, -1, 0, 0, 0, NULL, 0));
+    line("value io_uring_register %ld", R4(427, -1, 0, NULL, 0));
+    // An x32 number.
+    line("value x32 %ld", R2(0x40000000 | 228, 1, params));
+    line("value clock_settime %ld", R2(SYS_clock_settime, 0, (&(ts_t){1000000000, 0})));
+    return 0;
+}
