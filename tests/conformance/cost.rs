@@ -10,5 +10,6 @@ fn clock_reads_and_other_calls_cost_little() {
     let c = cost::measure(3, "1");
     println!("{}", c.json());
     assert!(c.clock_added_ns() <= 40.0, "a clock read: {}", c.json());
+    assert!(c.trap_added_ns() <= cost::TRAP_BAR_NS, "a trapped wait: {}", c.json());
     assert!(c.call_added_ns() <= 100.0, "a call without time: {}", c.json());
 }

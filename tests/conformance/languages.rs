@@ -5,9 +5,13 @@ use diecast_tests::{FRAMES, World, c, conforms, go, java, run, rust, tool};
 /// The runtimes that take long to start run in fewer frames.
 const SLOW: [World; 2] = [World::Frame("10"), World::Frame("0.5")];
 
-fn missing(what: &str) { println!("skipped: {what} is not installed"); }
+fn missing(what: &str) {
+    println!("skipped: {what} is not installed");
+}
 
-fn guest(name: &str) -> String { format!("{}/guests/{name}", env!("CARGO_MANIFEST_DIR")) }
+fn guest(name: &str) -> String {
+    format!("{}/guests/{name}", env!("CARGO_MANIFEST_DIR"))
+}
 
 /// The interpreter itself: a version manager's start script would cost seconds of virtual CPU.
 fn python() -> Option<String> {
@@ -42,7 +46,9 @@ fn jvm() {
 }
 
 #[test]
-fn rust_std() { conforms(&[&rust()], &FRAMES); }
+fn rust_std() {
+    conforms(&[&rust()], &FRAMES);
+}
 
 #[test]
 fn bash_script() {

@@ -24,6 +24,8 @@ public class Guest {
     }
 
     public static void main(String[] args) throws Exception {
+        // Once for the class loader, so that the second one arrives when it says.
+        say("warm " + System.nanoTime());
         say("stamp start " + System.nanoTime());
         await("sleep", 50, () -> Thread.sleep(50));
         Object monitor = new Object();

@@ -36,7 +36,7 @@ except socket.timeout:
     say("= socket timed out")
 threading.Thread(target=late_echo, args=(b,)).start()
 a.settimeout(5)
-say("= echo", wait("echo", 0.0, lambda: a.recv(1)))
+say("= echo", wait("echo", 0.04, lambda: a.recv(1)))
 
 
 class Alarm(Exception):

@@ -7,9 +7,13 @@ use std::time::SystemTime;
 
 use crate::runs::target_dir;
 
-fn sources() -> PathBuf { Path::new(env!("CARGO_MANIFEST_DIR")).join("guests") }
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("guests")
+}
 
-fn modified(path: &Path) -> Option<SystemTime> { path.metadata().ok()?.modified().ok() }
+fn modified(path: &Path) -> Option<SystemTime> {
+    path.metadata().ok()?.modified().ok()
+}
 
 /// Runs `build` unless `out` is newer than every source.
 fn built(name: &str, inputs: &[&str], build: impl FnOnce(&Path, &Path) -> Command) -> PathBuf {

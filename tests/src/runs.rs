@@ -46,17 +46,25 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn lines(&self) -> Vec<(u64, String)> { self.out.clone() }
+    pub fn lines(&self) -> Vec<(u64, String)> {
+        self.out.clone()
+    }
 
-    pub fn text(&self) -> String { self.out.iter().map(|(_, l)| format!("{l}\n")).collect() }
+    pub fn text(&self) -> String {
+        self.out.iter().map(|(_, l)| format!("{l}\n")).collect()
+    }
 }
 
 /// True when the long versions of tests are wanted.
-pub fn full() -> bool { std::env::var_os("DIECAST_FULL").is_some_and(|v| v != "0") }
+pub fn full() -> bool {
+    std::env::var_os("DIECAST_FULL").is_some_and(|v| v != "0")
+}
 
 static SLOTS: [Mutex<()>; RUNS_MAX] = [const { Mutex::new(()) }; RUNS_MAX];
 
-fn lock(m: &Mutex<()>) -> MutexGuard<'_, ()> { m.lock().unwrap_or_else(PoisonError::into_inner) }
+fn lock(m: &Mutex<()>) -> MutexGuard<'_, ()> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Waits for a turn beside at most one other run.
 pub fn beside() -> MutexGuard<'static, ()> {
@@ -70,7 +78,9 @@ pub fn beside() -> MutexGuard<'static, ()> {
 }
 
 /// Waits until nothing else runs: for measurements of cost.
-pub fn alone() -> [MutexGuard<'static, ()>; RUNS_MAX] { [lock(&SLOTS[0]), lock(&SLOTS[1])] }
+pub fn alone() -> [MutexGuard<'static, ()>; RUNS_MAX] {
+    [lock(&SLOTS[0]), lock(&SLOTS[1])]
+}
 
 /// The program under test: `DIECAST_BIN`, or built beside this test.
 pub fn diecast() -> &'static Path {

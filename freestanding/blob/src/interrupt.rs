@@ -44,6 +44,19 @@ fn next_handler_interrupts(blocked: u64) -> bool {
     false
 }
 
+/// Did a call with a temporary mask end for a hit, the program's signal still waiting? The hit's frame restored the
+/// program's own mask before that signal could be delivered under the temporary one: the call is made again, and
+/// ends at once with the handler run.
+#[inline(never)]
+pub fn missed(r: sys::Ret, mask: u64) -> bool {
+    if r != sys::EINTR {
+        return false;
+    }
+    let mut pending = 0u64;
+    sys::plain(sys::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
+    pending & !mask != 0
+}
+
 /// At the end of a hit: where the kernel set up a restart and the program's own handler is about to run, the call
 /// returns EINTR if that handler asks for it.
 #[inline(never)]

@@ -6,7 +6,7 @@ use diecast_core_abi::{MASKS_MAX, VirtualAction};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{CloneRecord, Resume, SigInfo, UContext};
-use crate::process;
+use crate::{interrupt, process};
 use crate::sys::{self, EINVAL, Ret};
 use crate::user;
 
@@ -82,7 +82,12 @@ pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
     match user::get::<u64>(a[0]) {
         Ok(m) if a[1] == 8 => {
             let copy = strip(m);
-            sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0])
+            loop {
+                let r = sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0]);
+                if !interrupt::missed(r, copy) {
+                    return r;
+                }
+            }
         }
         _ => as_is(nr::RT_SIGSUSPEND, a),
     }

@@ -6,6 +6,7 @@
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, FOREVER, MONOTONIC};
+use crate::interrupt;
 use crate::signals::strip;
 use crate::sys::{self, EFAULT, EINTR, Ret};
 use crate::user::{self, Timespec, Timeval};
@@ -75,7 +76,8 @@ pub fn milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     }
 }
 
-/// A copy of the program's mask without our signals; the original pointer when the kernel must refuse it.
+/// A copy of the program's mask without our signals; the original pointer when the kernel must refuse it. `copy`
+/// keeps its value (all blocked: no signal can be missed) when there is no mask.
 #[inline(always)]
 fn mask_copy(addr: u64, size: u64, copy: &mut u64) -> u64 {
     if addr == 0 || size != 8 {
@@ -92,23 +94,38 @@ fn mask_copy(addr: u64, size: u64, copy: &mut u64) -> u64 {
 
 #[inline(never)]
 pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
-    let mut mask = 0u64;
+    let mut mask = u64::MAX;
     a[4] = mask_copy(a[4], a[5], &mut mask);
-    milliseconds(nr::EPOLL_PWAIT, a, 3)
+    loop {
+        let r = milliseconds(nr::EPOLL_PWAIT, a, 3);
+        if !interrupt::missed(r, mask) {
+            return r;
+        }
+    }
 }
 
 #[inline(never)]
 pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
-    let mut mask = 0u64;
+    let mut mask = u64::MAX;
     a[4] = mask_copy(a[4], a[5], &mut mask);
-    relative(nr::EPOLL_PWAIT2, a, 3)
+    loop {
+        let r = relative(nr::EPOLL_PWAIT2, a, 3);
+        if !interrupt::missed(r, mask) {
+            return r;
+        }
+    }
 }
 
 #[inline(never)]
 pub fn ppoll(mut a: [u64; 6]) -> Ret {
-    let mut mask = 0u64;
+    let mut mask = u64::MAX;
     a[3] = mask_copy(a[3], a[4], &mut mask);
-    in_out(nr::PPOLL, a, 2)
+    loop {
+        let r = in_out(nr::PPOLL, a, 2);
+        if !interrupt::missed(r, mask) {
+            return r;
+        }
+    }
 }
 
 /// A relative timespec that the kernel overwrites with what is left (unless it was zero).
@@ -132,7 +149,7 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 /// pselect6 and io_pgetevents: timespec in a4, `{mask*, size}` in a5.
 #[inline(never)]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
-    let mut mask = 0u64;
+    let mut mask = u64::MAX;
     let mut packed = [0u64; 2];
     if a[5] != 0
         && let Ok(p) = user::get::<[u64; 2]>(a[5])
@@ -140,7 +157,12 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
         packed = [mask_copy(p[0], p[1], &mut mask), p[1]];
         a[5] = &raw const packed as u64;
     }
-    if number == nr::PSELECT6 { in_out(number, a, 4) } else { io_wait(number, a) }
+    loop {
+        let r = if number == nr::PSELECT6 { in_out(number, a, 4) } else { io_wait(number, a) };
+        if !interrupt::missed(r, mask) {
+            return r;
+        }
+    }
 }
 
 pub fn io_getevents(a: [u64; 6]) -> Ret { io_wait(nr::IO_GETEVENTS, a) }

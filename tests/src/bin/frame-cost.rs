@@ -10,6 +10,7 @@ fn main() -> ExitCode {
         let c = cost::measure(10, tdf);
         println!("{}", c.json());
         met &= c.clock_added_ns() <= cost::CLOCK_BAR_NS && c.call_added_ns() <= cost::CALL_BAR_NS;
+        met &= c.trap_added_ns() <= cost::TRAP_BAR_NS;
     }
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
