@@ -7,7 +7,7 @@ SHELL := /bin/sh
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
 # Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
 PACKAGES := runc clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 gcc libc6-dev \
-	haproxy redis-server gunicorn python3 python3-jinja2 python3-redis
+	haproxy redis uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DIECAST := $(TARGET)/release/diecast
@@ -42,7 +42,7 @@ packages:
 	apt-get update -q && apt-get install -q -y --no-install-recommends$$missing
 
 build: setup ## build the release binary
-	cargo build --release --package diecast
+	cargo build --release --package diecast --package diecast-loadgen
 
 test: build check freestanding-test ## everything that must hold: set-up, build, checks, tests
 	cargo test --workspace
@@ -55,8 +55,8 @@ freestanding-test:
 demo: build ## predict examples/web-tier.yaml from a tenth of its resources
 	$(DIECAST) validate examples/web-tier.yaml --scale 10
 
-bench-validate: build ## accuracy at 30 % and 70 % load (up to 40 minutes)
-	benches/validate.sh
+bench-validate: build ## accuracy at 30 % and 70 % of capacity, against native, and of a fixed loop (40 minutes at most)
+	benches/validate.py
 
 # Every other script of benches/ has a target of its name.
 bench-%: build

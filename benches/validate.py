@@ -2,7 +2,7 @@
 """Accuracy of a whole run: baseline against diecast at 30 % and 70 % of the service's capacity, naive beside it, one
 row against native, and a fixed-CPU loop. Prints a table and writes JSON; see PROMISES.md for the bars.
 
-Usage: benches/validate.py [--small] [--out DIR]     (make bench-validate; about 35 minutes, --small about 4)
+Usage: benches/validate.py [--small] [--out DIR]     (make bench-validate; about 28 minutes, --small about 8)
 """
 import argparse, json, os, re, statistics, subprocess, sys, time
 
@@ -160,7 +160,7 @@ def main():
     best, result["capacity"] = capacity(o.out, o.small)
     result["capacity_per_node"] = best
     result["loads"] = {}
-    for load, measure in ((0.7, 4), (0.3, 4)) if o.small else ((0.7, 55), (0.3, 65)):
+    for load, measure in ((0.7, 4), (0.3, 4)) if o.small else ((0.7, 30), (0.3, 30)):
         rate = int(best * load)
         dirs = []
         order = [("baseline", ()), ("diecast", ("--tdf", "10", "--scale", "10")), ("naive", ("--scale", "10")), ("baseline", ())]

@@ -12,8 +12,12 @@ use diecast_core_vtime::Tdf;
 /// Under a time dilation factor (TDF) of 10 every node believes that one second passes while ten do, gets a tenth
 /// of a core and talks over links with a tenth of the bits: in its own time it has a whole machine.
 #[derive(Parser)]
-#[command(name = "diecast", version, after_help = "Exit status: 0 success, 1 the experiment failed, 2 a fault in the \
-command or catalog, 3 this host can't, 4 success but the numbers are not trustworthy.")]
+#[command(
+    name = "diecast",
+    version,
+    after_help = "Exit status: 0 success, 1 the experiment failed, 2 a fault in the \
+command or catalog, 3 this host can't, 4 success but the numbers are not trustworthy."
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Sub,

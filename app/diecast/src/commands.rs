@@ -31,7 +31,9 @@ pub struct Fault {
     pub status: u8,
 }
 
-fn fault(status: u8, text: impl std::fmt::Display) -> Fault { Fault { text: text.to_string(), status } }
+fn fault(status: u8, text: impl std::fmt::Display) -> Fault {
+    Fault { text: text.to_string(), status }
+}
 
 impl From<RunError> for Fault {
     fn from(e: RunError) -> Fault {
@@ -45,7 +47,14 @@ impl From<RunError> for Fault {
 type Done = Result<u8, Fault>;
 
 pub fn frame(a: FrameArgs) -> Done {
-    let o = frame::Options { tdf: a.tdf, speed_ppm: a.speed, cores: a.cores, grain_ns: a.grain, command: a.command, stats: a.stats };
+    let o = frame::Options {
+        tdf: a.tdf,
+        speed_ppm: a.speed,
+        cores: a.cores,
+        grain_ns: a.grain,
+        command: a.command,
+        stats: a.stats,
+    };
     let ended = frame::run(&o).map_err(|e| match &e {
         // As a shell does: 127 not found, 126 not executable.
         FrameError::Program { source, .. } if source.kind() == std::io::ErrorKind::NotFound => fault(127, e),
@@ -74,7 +83,9 @@ fn make_plan(e: &Experiment, mode: Mode, f: &Factors, grain_ns: u64) -> Result<P
     diecast_core_plan::plan(e, &plan_facts(), &o).map_err(|r| fault(r.exit_status(), r))
 }
 
-fn base_of(catalog: &Path) -> PathBuf { catalog.parent().map_or_else(PathBuf::new, Path::to_path_buf) }
+fn base_of(catalog: &Path) -> PathBuf {
+    catalog.parent().map_or_else(PathBuf::new, Path::to_path_buf)
+}
 
 fn out_directory(asked: Option<&PathBuf>, name: &str, what: &str) -> PathBuf {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -89,7 +100,14 @@ fn status_of(s: &RunSummary) -> u8 {
     }
 }
 
-fn carry_out(plan: &Plan, catalog: &Catalog, text: &str, out: &Path, label: &str, quiet: bool) -> Result<RunSummary, Fault> {
+fn carry_out(
+    plan: &Plan,
+    catalog: &Catalog,
+    text: &str,
+    out: &Path,
+    label: &str,
+    quiet: bool,
+) -> Result<RunSummary, Fault> {
     let progress = Progress::new(label, quiet);
     let base = base_of(&catalog.catalog);
     let ran = diecast_host_run::run(plan, &RunOptions { out, base: &base, catalog_text: text, progress: &progress })?;
@@ -98,7 +116,8 @@ fn carry_out(plan: &Plan, catalog: &Catalog, text: &str, out: &Path, label: &str
 
 /// What an earlier killed run left would be in the way; nothing of a living one is touched.
 fn clean_first() -> Result<(), Fault> {
-    let removed = diecast_host_node::clean().map_err(|e| fault(HOST, format!("cleaning up after an earlier run: {e}")))?;
+    let removed =
+        diecast_host_node::clean().map_err(|e| fault(HOST, format!("cleaning up after an earlier run: {e}")))?;
     if !removed.is_empty() {
         eprintln!("diecast: removed what a killed run had left: {}", removed.join(", "));
     }
@@ -175,7 +194,8 @@ pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done
         return Err(fault(TEXT, "nothing to compare"));
     };
     if let Some(page) = page {
-        std::fs::write(page, html::comparison(&comparison, &runs)).map_err(|e| fault(HOST, format!("writing {}: {e}", page.display())))?;
+        std::fs::write(page, html::comparison(&comparison, &runs))
+            .map_err(|e| fault(HOST, format!("writing {}: {e}", page.display())))?;
     }
     if json {
         println!("{}", comparison.to_json());
@@ -187,7 +207,14 @@ pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done
 
 pub fn check(c: &Catalog) -> Done {
     let (e, _) = read_catalog(c)?;
-    println!("{}: {} nodes, {} links, {} programs, {} metrics: no faults", e.file, e.nodes.len(), e.topology.links.len(), e.programs.len(), e.metrics.len());
+    println!(
+        "{}: {} nodes, {} links, {} programs, {} metrics: no faults",
+        e.file,
+        e.nodes.len(),
+        e.topology.links.len(),
+        e.programs.len(),
+        e.metrics.len()
+    );
     Ok(0)
 }
 
@@ -218,7 +245,8 @@ pub fn clean() -> Done {
 pub fn ps(json: bool) -> Done {
     let labs = diecast_host_node::labs().map_err(|e| fault(HOST, e))?;
     if json {
-        let rows: Vec<_> = labs.iter().map(|l| serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive})).collect();
+        let rows: Vec<_> =
+            labs.iter().map(|l| serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive})).collect();
         println!("{}", serde_json::Value::from(rows));
         return Ok(0);
     }

@@ -38,10 +38,16 @@ const OFF_NR: u32 = 0;
 const OFF_ARCH: u32 = 4;
 const OFF_IP_LOW: u32 = 8;
 const OFF_IP_HIGH: u32 = 12;
-const fn arg_low(i: u8) -> u32 { 16 + 8 * i as u32 }
-const fn arg_high(i: u8) -> u32 { 20 + 8 * i as u32 }
+const fn arg_low(i: u8) -> u32 {
+    16 + 8 * i as u32
+}
+const fn arg_high(i: u8) -> u32 {
+    20 + 8 * i as u32
+}
 
-fn ins(code: u16, jt: u8, jf: u8, k: u32) -> FilterInsn { FilterInsn { code, jt, jf, k } }
+fn ins(code: u16, jt: u8, jf: u8, k: u32) -> FilterInsn {
+    FilterInsn { code, jt, jf, k }
+}
 
 /// Jump targets inside one block, resolved when the block is complete.
 #[derive(Clone, Copy)]
@@ -59,8 +65,12 @@ struct Block {
 }
 
 impl Block {
-    fn push(&mut self, i: FilterInsn, t: To, f: To) { self.code.push((i, t, f)); }
-    fn load(&mut self, k: u32) { self.push(ins(LD_ABS, 0, 0, k), To::Next, To::Next); }
+    fn push(&mut self, i: FilterInsn, t: To, f: To) {
+        self.code.push((i, t, f));
+    }
+    fn load(&mut self, k: u32) {
+        self.push(ins(LD_ABS, 0, 0, k), To::Next, To::Next);
+    }
 
     /// Adds one test that goes to `yes` when it holds and to `no` when it does not.
     fn test(&mut self, t: Test, yes: To, no: To) {

@@ -10,9 +10,9 @@
 extern crate alloc;
 
 #[cfg(feature = "alloc")]
-mod filter;
-#[cfg(feature = "alloc")]
 mod docs;
+#[cfg(feature = "alloc")]
+mod filter;
 
 #[cfg(feature = "alloc")]
 pub use docs::limits_table;

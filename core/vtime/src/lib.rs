@@ -52,16 +52,24 @@ impl RealNs {
     /// An instant that never comes.
     pub const NEVER: RealNs = RealNs(u64::MAX);
     /// This instant plus a span, saturating at [`RealNs::NEVER`].
-    pub const fn plus(self, span: RealSpan) -> RealNs { RealNs(self.0.saturating_add(span.0)) }
+    pub const fn plus(self, span: RealSpan) -> RealNs {
+        RealNs(self.0.saturating_add(span.0))
+    }
     /// Time since `earlier`; zero when `earlier` is later.
-    pub const fn since(self, earlier: RealNs) -> RealSpan { RealSpan(self.0.saturating_sub(earlier.0)) }
+    pub const fn since(self, earlier: RealNs) -> RealSpan {
+        RealSpan(self.0.saturating_sub(earlier.0))
+    }
 }
 
 impl VirtNs {
     /// An instant that never comes.
     pub const NEVER: VirtNs = VirtNs(u64::MAX);
     /// This instant plus a span, saturating at [`VirtNs::NEVER`].
-    pub const fn plus(self, span: VirtSpan) -> VirtNs { VirtNs(self.0.saturating_add(span.0)) }
+    pub const fn plus(self, span: VirtSpan) -> VirtNs {
+        VirtNs(self.0.saturating_add(span.0))
+    }
     /// Time since `earlier`; zero when `earlier` is later.
-    pub const fn since(self, earlier: VirtNs) -> VirtSpan { VirtSpan(self.0.saturating_sub(earlier.0)) }
+    pub const fn since(self, earlier: VirtNs) -> VirtSpan {
+        VirtSpan(self.0.saturating_sub(earlier.0))
+    }
 }

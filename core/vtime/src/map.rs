@@ -153,13 +153,13 @@ mod frame_map {
     impl FrameMap {
         /// A frame that starts at real instant `r0`, with virtual time equal to real time there.
         pub fn start(r0: RealNs, tdf: Tdf) -> FrameMap {
-            let mut segments = Vec::new();
-            segments.push(Segment::new(r0, VirtNs(r0.0), tdf));
-            FrameMap { segments }
+            FrameMap { segments: alloc::vec![Segment::new(r0, VirtNs(r0.0), tdf)] }
         }
 
         /// All segments, oldest first, never empty.
-        pub fn segments(&self) -> &[Segment] { &self.segments }
+        pub fn segments(&self) -> &[Segment] {
+            &self.segments
+        }
 
         /// The segment in force now.
         pub fn current(&self) -> &Segment {

@@ -61,11 +61,17 @@ impl Tdf {
     }
 
     /// Numerator: real seconds.
-    pub const fn num(self) -> u32 { self.num }
+    pub const fn num(self) -> u32 {
+        self.num
+    }
     /// Denominator: virtual seconds.
-    pub const fn den(self) -> u32 { self.den }
+    pub const fn den(self) -> u32 {
+        self.den
+    }
     /// For people, plots and rates that are not time.
-    pub fn as_f64(self) -> f64 { f64::from(self.num) / f64::from(self.den) }
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.num) / f64::from(self.den)
+    }
 
     /// Real length of a virtual span, rounded up, saturating: never too short.
     ///

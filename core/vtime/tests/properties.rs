@@ -1,6 +1,6 @@
 //! Properties of the map, over seeded random segments: inverse, monotone, never early, saturation.
 
-use diecast_core_vtime::{FrameMap, RealNs, RealSpan, Rate, Segment, Tdf, TdfError, VirtNs, VirtSpan};
+use diecast_core_vtime::{FrameMap, Rate, RealNs, RealSpan, Segment, Tdf, TdfError, VirtNs, VirtSpan};
 
 /// SplitMix64: enough randomness for a property test, and the seed is in the failure message.
 struct Rng(u64);
@@ -12,7 +12,9 @@ impl Rng {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    fn below(&mut self, n: u64) -> u64 { self.next() % n }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
     fn tdf(&mut self) -> Tdf {
         loop {
             if let Ok(t) = Tdf::new(1 + self.below(1000), 1 + self.below(100)) {
@@ -64,7 +66,11 @@ fn monotone_and_continuous_over_retimes_and_pauses() {
         for _ in 0..20 {
             at += g.below(1 << 34);
             let before = f.v_of(RealNs(at));
-            if g.below(3) == 0 { f.pause(RealNs(at)).unwrap() } else { f.retime(RealNs(at), g.tdf()).unwrap() }
+            if g.below(3) == 0 {
+                f.pause(RealNs(at)).unwrap()
+            } else {
+                f.retime(RealNs(at), g.tdf()).unwrap()
+            }
             assert_eq!(f.v_of(RealNs(at)), before, "jump: seed {seed}");
         }
         f.retime(RealNs(at), Tdf::ONE).unwrap();
@@ -126,9 +132,15 @@ fn tdf_texts() {
     assert_eq!("2.50".parse::<Tdf>().unwrap().to_string(), "5/2");
     assert_eq!("0.01".parse::<Tdf>().unwrap().to_string(), "1/100");
     for (text, why) in [
-        ("0", TdfError::OutOfRange), ("0.001", TdfError::OutOfRange), ("1001", TdfError::OutOfRange),
-        ("1/0", TdfError::OutOfRange), ("", TdfError::NotANumber), ("-1", TdfError::NotANumber),
-        ("ten", TdfError::NotANumber), ("1.", TdfError::NotANumber), ("1.1234567", TdfError::TooFine),
+        ("0", TdfError::OutOfRange),
+        ("0.001", TdfError::OutOfRange),
+        ("1001", TdfError::OutOfRange),
+        ("1/0", TdfError::OutOfRange),
+        ("", TdfError::NotANumber),
+        ("-1", TdfError::NotANumber),
+        ("ten", TdfError::NotANumber),
+        ("1.", TdfError::NotANumber),
+        ("1.1234567", TdfError::TooFine),
         ("99999999999999999999", TdfError::OutOfRange),
     ] {
         assert_eq!(text.parse::<Tdf>(), Err(why), "{text}");

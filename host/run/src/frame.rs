@@ -112,7 +112,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let mut doubts = Vec::new();
     let metered = wanted && possible;
     if wanted && !possible {
-        doubts.push("no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned());
+        doubts.push(
+            "no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned(),
+        );
         // CPU clocks must not outrun the wall clock.
         speed_ppm = (u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den())) as u32;
     }
@@ -121,8 +123,13 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
-    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None).map_err(host("making the frame's memory"))?;
-    let awake = if metered { host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))? } else { Vec::new() };
+    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
+        .map_err(host("making the frame's memory"))?;
+    let awake = if metered {
+        host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))?
+    } else {
+        Vec::new()
+    };
     let probe = if metered {
         Some(host_watch::start_probe(vec![node.clone()], count_kernel, |_| {}).map_err(host("starting the probe"))?)
     } else {
@@ -174,7 +181,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let status = wait_for(pid);
     let left = end_the_rest(pid);
     if left > 0 {
-        eprintln!("diecast: {left} processes were still running when the command ended; they were ended with their frame");
+        eprintln!(
+            "diecast: {left} processes were still running when the command ended; they were ended with their frame"
+        );
     }
     drop((probe, awake));
     let counts = supervisor.counts();
@@ -183,7 +192,11 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         doubts.extend(counts.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter().cloned());
     }
     if p.counters.fault.load(Ordering::Relaxed) != 0 {
-        doubts.push(format!("a blob reported fault {} (detail {})", p.counters.fault.load(Ordering::Relaxed), p.counters.fault_detail.load(Ordering::Relaxed)));
+        doubts.push(format!(
+            "a blob reported fault {} (detail {})",
+            p.counters.fault.load(Ordering::Relaxed),
+            p.counters.fault_detail.load(Ordering::Relaxed)
+        ));
     }
     if o.stats {
         print_stats(&node, counts);

@@ -67,9 +67,13 @@ pub struct Ran {
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Whether the user asked to stop.
-pub(crate) fn interrupted() -> bool { INTERRUPTED.load(Ordering::Relaxed) }
+pub(crate) fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
 
-extern "C" fn interrupt(_: libc::c_int) { INTERRUPTED.store(true, Ordering::Relaxed); }
+extern "C" fn interrupt(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
 
 /// Everything that lives while a lab does, in the order in which it must be torn down.
 pub(crate) struct Lab {
@@ -87,7 +91,10 @@ pub(crate) struct Lab {
 /// Runs a plan. An experiment that fails is no error here: the summary says so.
 pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     if !process::is_root() {
-        return Err(RunError::Host("a lab needs root: namespaces, TAP devices and control groups; `diecast doctor` lists what is missing".into()));
+        return Err(RunError::Host(
+            "a lab needs root: namespaces, TAP devices and control groups; `diecast doctor` lists what is missing"
+                .into(),
+        ));
     }
     for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         process::on_signal(s, interrupt);
@@ -95,7 +102,8 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let files = read_files(plan, o.base)?;
     std::fs::create_dir_all(o.out.join("logs")).map_err(RunError::host("making the results' directory"))?;
     std::fs::create_dir_all(o.out.join("samples")).map_err(RunError::host("making the results' directory"))?;
-    let write = |name: &str, text: String| std::fs::write(o.out.join(name), text).map_err(RunError::host("writing results"));
+    let write =
+        |name: &str, text: String| std::fs::write(o.out.join(name), text).map_err(RunError::host("writing results"));
     write(PLAN_FILE, diecast_core_report::to_json(plan))?;
     o.progress.phase("setting up nodes and network");
     process::raise_descriptor_limit();
@@ -197,9 +205,8 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> He
 
 fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFile>) -> NodeSpec {
     files.push(NodeFile::text(format!("{WORK_DIR}/.diecast"), "working directory of programs\n"));
-    let hosts = plan.nodes.iter().flat_map(|m| {
-        [(m.ipv4.into(), vec![m.name.clone()]), (m.ipv6.into(), vec![m.name.clone()])]
-    });
+    let hosts =
+        plan.nodes.iter().flat_map(|m| [(m.ipv4.into(), vec![m.name.clone()]), (m.ipv6.into(), vec![m.name.clone()])]);
     NodeSpec {
         hostname: Some(n.name.clone()),
         netns: Some(netns),
@@ -264,9 +271,20 @@ fn set_up(
         frames.push(if n.envelope {
             let metered = n.metered && possible;
             if n.metered && !possible {
-                journal.finding(FindingKind::MissingFeature, Some(&n.name), 1, "no CPU meter: perf events with sigtrap are not allowed here".into());
+                journal.finding(
+                    FindingKind::MissingFeature,
+                    Some(&n.name),
+                    1,
+                    "no CPU meter: perf events with sigtrap are not allowed here".into(),
+                );
             }
-            let cpu = CpuConfig { cores: n.cores, speed_ppm: n.speed_ppm.0 as u32, grain_ns: plan.grain_ns, metered, count_kernel };
+            let cpu = CpuConfig {
+                cores: n.cores,
+                speed_ppm: n.speed_ppm.0 as u32,
+                grain_ns: plan.grain_ns,
+                metered,
+                count_kernel,
+            };
             let (for_members, for_usage) = (node.cgroup().clone(), node.cgroup().clone());
             let frame_of_node = NodeFrame::create(
                 &frame,

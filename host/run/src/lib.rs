@@ -5,8 +5,8 @@
 //!      ── drain ── tear down (files collected) ── metrics, verdict, run.json
 //! ```
 
-pub mod frame;
 mod facts;
+pub mod frame;
 mod host_watch;
 mod lab;
 mod progress;
@@ -16,5 +16,5 @@ mod results;
 mod running;
 
 pub use facts::{host_facts, plan_facts};
-pub use lab::{RunError, RunOptions, Ran, run};
+pub use lab::{Ran, RunError, RunOptions, run};
 pub use progress::Progress;

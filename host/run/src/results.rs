@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use diecast_core_abi::LATE_BUCKETS;
 use diecast_core_experiment::{Metric, MetricSource};
 use diecast_core_journal::{
-    End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown, Throttling,
-    metrics,
+    End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown,
+    Throttling, metrics,
 };
+use diecast_core_net::NodeCounters;
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
-use diecast_core_net::NodeCounters;
 use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
 use diecast_host_supervisor::NodeFrame;
 
@@ -102,7 +102,10 @@ impl Sampled {
             sent_packets: net.packets_sent,
             received_bytes: net.bytes_received,
             received_packets: net.packets_received,
-            dropped_packets: net.dropped_unknown_destination + net.dropped_spoofed + net.dropped_malformed + net.dropped_oversize,
+            dropped_packets: net.dropped_unknown_destination
+                + net.dropped_spoofed
+                + net.dropped_malformed
+                + net.dropped_oversize,
         };
         let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {
             node: self.name.clone(),
@@ -148,27 +151,47 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
             v_max_ns: v(l.max_ns),
         }));
         if let diecast_host_net::Scheduling::Normal { reason } = &after.scheduling {
-            lab.journal.finding(FindingKind::MissingFeature, None, 1, format!("the emulator runs at normal priority: {reason}"));
+            lab.journal.finding(
+                FindingKind::MissingFeature,
+                None,
+                1,
+                format!("the emulator runs at normal priority: {reason}"),
+            );
         }
     }
     for (name, before, after) in &measured.ledgers {
         lab.journal.write(Record::Lateness(ledger_lateness(plan, name, before, after)));
         if after.clamped > before.clamped {
             let count = after.clamped - before.clamped;
-            lab.journal.finding(FindingKind::ClampedLedger, Some(name), count, format!("{count} ledger values of node {name} were out of range"));
+            lab.journal.finding(
+                FindingKind::ClampedLedger,
+                Some(name),
+                count,
+                format!("{count} ledger values of node {name} were out of range"),
+            );
         }
     }
     let counts = lab.supervisor.counts();
     let problems = counts.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     let outside = counts.outside.load(Relaxed);
     if outside > 0 {
-        lab.journal.finding(FindingKind::ProcessOutsideFrame, None, outside, problems.first().cloned().unwrap_or_default());
+        lab.journal.finding(
+            FindingKind::ProcessOutsideFrame,
+            None,
+            outside,
+            problems.first().cloned().unwrap_or_default(),
+        );
     }
     for f in lab.frames.iter().flatten() {
         let fault = f.page().counters.fault.load(Relaxed);
         if fault != 0 {
             let detail = f.page().counters.fault_detail.load(Relaxed);
-            lab.journal.finding(FindingKind::ProcessOutsideFrame, Some(&f.name), 1, format!("a blob of node {} reported fault {fault}, detail {detail}", f.name));
+            lab.journal.finding(
+                FindingKind::ProcessOutsideFrame,
+                Some(&f.name),
+                1,
+                format!("a blob of node {} reported fault {fault}, detail {detail}", f.name),
+            );
         }
     }
     if outcome == Outcome::Completed {
@@ -192,7 +215,9 @@ fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric)
         let mut text = String::new();
         for (node, file) in measured.load_outputs.iter().chain(&measured.outputs) {
             if *node == at {
-                text += &String::from_utf8_lossy(&std::fs::read(file).map_err(|e| format!("reading the output of node {name}: {e}"))?);
+                text += &String::from_utf8_lossy(
+                    &std::fs::read(file).map_err(|e| format!("reading the output of node {name}: {e}"))?,
+                );
             }
         }
         Ok(text)
@@ -202,7 +227,8 @@ fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric)
             let (mut pooled, mut files) = (Vec::new(), BTreeMap::new());
             for name in &m.from {
                 let node = &lab.nodes[at(name)?];
-                let cwd = plan.nodes[at(name)?].load.as_ref().and_then(|l| l.cwd.clone()).unwrap_or_else(|| WORK_DIR.into());
+                let cwd =
+                    plan.nodes[at(name)?].load.as_ref().and_then(|l| l.cwd.clone()).unwrap_or_else(|| WORK_DIR.into());
                 let path = format!("/proc/{}/root{}/{file}", node.init_pid(), cwd);
                 let bytes = std::fs::read(&path).map_err(|e| format!("reading {cwd}/{file} on node {name}: {e}"))?;
                 pooled.extend(metrics::from_sample_bytes(&bytes).map_err(|e| format!("{file} of node {name}: {e}"))?);
@@ -218,8 +244,12 @@ fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric)
             }
             MetricData::Samples { count: pooled.len() as u64, show, files }
         }
-        MetricSource::Json(path) => scalar(m, |name| metrics::from_json(&output(name)?, path).map_err(|e| format!("node {name}: {e}")))?,
-        MetricSource::Regex(pattern) => scalar(m, |name| metrics::from_regex(&output(name)?, pattern).map_err(|e| format!("node {name}: {e}")))?,
+        MetricSource::Json(path) => {
+            scalar(m, |name| metrics::from_json(&output(name)?, path).map_err(|e| format!("node {name}: {e}")))?
+        }
+        MetricSource::Regex(pattern) => {
+            scalar(m, |name| metrics::from_regex(&output(name)?, pattern).map_err(|e| format!("node {name}: {e}")))?
+        }
     };
     Ok(MetricValue { name: m.name.clone(), unit: m.unit.clone(), data })
 }
@@ -251,10 +281,12 @@ pub fn finish(journal: &Recorder, out: &Path, outcome: Outcome) -> Result<RunSum
     let (v_ns, r_ns) = journal.now();
     journal.write(Record::End(End { v_ns, r_ns, outcome, verdict }));
     journal.finish().map_err(RunError::host("writing the journal"))?;
-    let bytes = std::fs::read(out.join(diecast_core_journal::JOURNAL_FILE)).map_err(RunError::host("reading the journal"))?;
+    let bytes =
+        std::fs::read(out.join(diecast_core_journal::JOURNAL_FILE)).map_err(RunError::host("reading the journal"))?;
     let read = diecast_core_journal::read(bytes.as_slice()).map_err(RunError::host("reading the journal"))?;
     let summary = RunSummary::from_journal(&read, &budgets);
-    let write = |name: &str, text: String| std::fs::write(out.join(name), text).map_err(RunError::host("writing results"));
+    let write =
+        |name: &str, text: String| std::fs::write(out.join(name), text).map_err(RunError::host("writing results"));
     write(SUMMARY_FILE, summary.to_json())?;
     write(METRICS_FILE, diecast_core_report::to_json(&summary.metrics))?;
     Ok(summary)

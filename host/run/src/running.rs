@@ -124,7 +124,10 @@ impl<'a> Running<'a> {
         while self.started.iter().any(|s| s.is_load && !s.done) {
             self.events()?;
             if lab.frame.now() > give_up {
-                return Err(Stop::Failed(format!("the load did not end within {} s virtual after measuring", DRAIN_V_NS / 1_000_000_000)));
+                return Err(Stop::Failed(format!(
+                    "the load did not end within {} s virtual after measuring",
+                    DRAIN_V_NS / 1_000_000_000
+                )));
             }
             lab.sleep(VirtSpan(10_000_000));
         }
@@ -215,7 +218,13 @@ impl<'a> Running<'a> {
                 if is_ready(&ready.check, lab.netns[s.node].as_fd(), node.ipv4, &[&s.out, &s.err]) {
                     let (v_ns, r_ns) = lab.journal.now();
                     let change = ProgramChange::Ready;
-                    lab.journal.write(Record::Program(ProgramEvent { node: node.name.clone(), program: s.name.clone(), change, v_ns, r_ns }));
+                    lab.journal.write(Record::Program(ProgramEvent {
+                        node: node.name.clone(),
+                        program: s.name.clone(),
+                        change,
+                        v_ns,
+                        r_ns,
+                    }));
                 } else if lab.frame.now() > begin.plus(VirtSpan(ready.within_ns)) {
                     return Err(Stop::Failed(format!(
                         "{} on node {} was not ready within {:.1} s virtual{}",
@@ -229,9 +238,17 @@ impl<'a> Running<'a> {
                 }
             }
             open = still;
-            let waiting: Vec<String> = open.iter().map(|(i, _)| format!("{} on {}", self.started[*i].name, plan.nodes[self.started[*i].node].name)).collect();
+            let waiting: Vec<String> = open
+                .iter()
+                .map(|(i, _)| format!("{} on {}", self.started[*i].name, plan.nodes[self.started[*i].node].name))
+                .collect();
             if !waiting.is_empty() {
-                self.o.progress.tick(&format!("waiting for {}", waiting.join(", ")), lab.frame.now().since(begin).as_secs_f64(), 0.0, 0.0);
+                self.o.progress.tick(
+                    &format!("waiting for {}", waiting.join(", ")),
+                    lab.frame.now().since(begin).as_secs_f64(),
+                    0.0,
+                    0.0,
+                );
             }
             lab.sleep(READY_EVERY);
         }
@@ -257,7 +274,10 @@ impl<'a> Running<'a> {
                         let s = self.started.iter().find(|s| s.node == at && s.id == program);
                         let name = s.map_or("a program", |s| &s.name);
                         let why = std::io::Error::from_raw_os_error(errno);
-                        return Err(Stop::Host(format!("node {}: cannot start {name}: {what}: {why}\n  hint: install it on the host, or put it in the node with `files`", node.name())));
+                        return Err(Stop::Host(format!(
+                            "node {}: cannot start {name}: {what}: {why}\n  hint: install it on the host, or put it in the node with `files`",
+                            node.name()
+                        )));
                     }
                     Event::Exited { program, exit } => self.exited(at, program, exit)?,
                 }
@@ -276,7 +296,13 @@ impl<'a> Running<'a> {
             diecast_host_node::Exit::Signal(n) => (Exit::Signal(n), format!("by signal {n}")),
         };
         let change = ProgramChange::Exited(exit);
-        self.lab.journal.write(Record::Program(ProgramEvent { node: node.clone(), program: s.name.clone(), change, v_ns, r_ns }));
+        self.lab.journal.write(Record::Program(ProgramEvent {
+            node: node.clone(),
+            program: s.name.clone(),
+            change,
+            v_ns,
+            r_ns,
+        }));
         if s.is_load && exit == Exit::Status(0) {
             return Ok(());
         }

@@ -216,13 +216,7 @@ fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
     }
 }
 
-fn into_frame(
-    s: Stopped,
-    fd: u64,
-    node: &NodeFrame,
-    kernel: &KernelVdso,
-    lineage: u64,
-) -> Result<Outcome, ExecError> {
+fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineage: u64) -> Result<Outcome, ExecError> {
     let tid = s.tid();
     if s.why != Why::Syscall {
         return Err(ExecError::Stop { tid, why: s.why, during: "leaving execve" });
@@ -260,7 +254,16 @@ fn into_frame(
         lineage,
         pad: 0,
     };
-    let words = [args.fd, args.node_off, args.node_len, args.kernel_clock_gettime, args.kernel_getcpu, args.auxv_slot, args.lineage, args.pad];
+    let words = [
+        args.fd,
+        args.node_off,
+        args.node_len,
+        args.kernel_clock_gettime,
+        args.kernel_getcpu,
+        args.auxv_slot,
+        args.lineage,
+        args.pad,
+    ];
     let at = (regs.rsp - 512) & !15;
     s.poke(GuestPtr(at), &words)?;
     let entry = image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;

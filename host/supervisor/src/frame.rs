@@ -65,19 +65,29 @@ impl LabFrame {
     }
 
     /// A copy of the map as it is now.
-    pub fn map(&self) -> FrameMap { self.with(Clone::clone) }
+    pub fn map(&self) -> FrameMap {
+        self.with(Clone::clone)
+    }
 
     /// Virtual time at a real instant.
-    pub fn v_of(&self, r: RealNs) -> VirtNs { self.with(|m| m.v_of(r)) }
+    pub fn v_of(&self, r: RealNs) -> VirtNs {
+        self.with(|m| m.v_of(r))
+    }
 
     /// Smallest real instant with at least this virtual time.
-    pub fn r_of(&self, v: VirtNs) -> RealNs { self.with(|m| m.r_of(v)) }
+    pub fn r_of(&self, v: VirtNs) -> RealNs {
+        self.with(|m| m.r_of(v))
+    }
 
     /// Virtual MONOTONIC now.
-    pub fn now(&self) -> VirtNs { self.v_of(RealNs(time::monotonic_ns())) }
+    pub fn now(&self) -> VirtNs {
+        self.v_of(RealNs(time::monotonic_ns()))
+    }
 
     /// Virtual REALTIME minus virtual MONOTONIC, ns.
-    pub fn realtime_offset_ns(&self) -> i64 { self.offsets.realtime }
+    pub fn realtime_offset_ns(&self) -> i64 {
+        self.offsets.realtime
+    }
 }
 
 /// How a node's CPU is metered.
@@ -156,5 +166,7 @@ impl NodeFrame {
     }
 
     /// The page that the node's processes share. Everything in it is their claim.
-    pub fn page(&self) -> &NodePage { &self.page }
+    pub fn page(&self) -> &NodePage {
+        &self.page
+    }
 }

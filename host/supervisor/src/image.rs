@@ -6,10 +6,14 @@ use diecast_host_sys::vdso;
 pub static IMAGE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/blob.so"));
 
 /// Bytes of the image, rounded up to whole pages.
-pub fn mapped_len() -> u64 { (IMAGE.len() as u64).next_multiple_of(4096) }
+pub fn mapped_len() -> u64 {
+    (IMAGE.len() as u64).next_multiple_of(4096)
+}
 
 /// Offset of a symbol of the image.
-pub fn offset(symbol: &str) -> Option<u64> { vdso::symbol(IMAGE, symbol) }
+pub fn offset(symbol: &str) -> Option<u64> {
+    vdso::symbol(IMAGE, symbol)
+}
 
 #[cfg(test)]
 mod tests {
@@ -48,8 +52,12 @@ mod tests {
     }
 
     fn text() -> (u64, &'static [u8]) {
-        let (shoff, size, n, names) =
-            (number(IMAGE, 40, 8) as usize, number(IMAGE, 58, 2) as usize, number(IMAGE, 60, 2) as usize, number(IMAGE, 62, 2) as usize);
+        let (shoff, size, n, names) = (
+            number(IMAGE, 40, 8) as usize,
+            number(IMAGE, 58, 2) as usize,
+            number(IMAGE, 60, 2) as usize,
+            number(IMAGE, 62, 2) as usize,
+        );
         let strings = number(IMAGE, shoff + names * size + 24, 8) as usize;
         for i in 0..n {
             let s = shoff + i * size;
@@ -80,7 +88,8 @@ mod tests {
     fn frames_are_small() {
         let (at, code) = text();
         for i in Decoder::with_ip(64, code, at, DecoderOptions::NONE).iter() {
-            let grows = i.mnemonic() == Mnemonic::Sub && i.op0_register() == Register::RSP && i.op1_kind() != OpKind::Register;
+            let grows =
+                i.mnemonic() == Mnemonic::Sub && i.op0_register() == Register::RSP && i.op1_kind() != OpKind::Register;
             assert!(!grows || i.immediate(1) <= 0x120, "{i} at {:x}", i.ip());
         }
     }

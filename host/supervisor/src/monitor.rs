@@ -80,10 +80,14 @@ impl Monitor {
     }
 
     /// The node.
-    pub fn node(&self) -> &Arc<NodeFrame> { &self.node }
+    pub fn node(&self) -> &Arc<NodeFrame> {
+        &self.node
+    }
 
     /// Threads that have run without a working meter so far.
-    pub fn threads_without_meter(&self) -> usize { self.unmetered.len() }
+    pub fn threads_without_meter(&self) -> usize {
+        self.unmetered.len()
+    }
 
     /// Looks at the node; a window when one closed.
     pub fn tick(&mut self, lab: &LabFrame) -> io::Result<Option<Window>> {
@@ -99,7 +103,8 @@ impl Monitor {
         }
         let (mut now, live) = self.look()?;
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
-        let residual = gain(|t| t.usage) - gain(|t| t.charged) - gain(|t| t.cost) - gain(|t| t.uncharged) + self.owed_ns;
+        let residual =
+            gain(|t| t.usage) - gain(|t| t.charged) - gain(|t| t.cost) - gain(|t| t.uncharged) + self.owed_ns;
         let escaped = residual.max(0) as u64;
         self.owed_ns = residual.min(0);
         if escaped > 0 {
@@ -109,7 +114,8 @@ impl Monitor {
         let window = Window {
             charged_ns: now.charged - last.charged,
             escaped_ns: escaped,
-            used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0) as u64,
+            used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0)
+                as u64,
             meter_cost_ns: now.cost - last.cost,
         };
         self.last = Some(now);
@@ -180,7 +186,7 @@ impl Monitor {
                 seen.insert(tid);
                 live.insert(name);
                 let charged_to = self.slot(name).map_or(0, |s| s.last_cpu_ns.load(Relaxed));
-                let open = if charged_to > cpu { 0 } else { cpu - charged_to };
+                let open = cpu.saturating_sub(charged_to);
                 sum += open;
                 let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
                 if self.node.cpu.metered && open > limit {

@@ -64,7 +64,7 @@ impl Probe {
         let hits = process::trap_hits() - before;
         let plain_again = timed(TURNS);
         let work = plain.min(plain_again);
-        let cost = if hits == 0 { None } else { Some(hit.saturating_sub(work) / hits) };
+        let cost = hit.saturating_sub(work).checked_div(hits);
         Ok(Look { cpu, work_ns: work, hit_cost_ns: cost })
     }
 }

@@ -81,7 +81,8 @@ impl Supervisor {
             counts: Counts::default(),
         });
         let s = shared.clone();
-        let thread = std::thread::Builder::new().name("supervisor".into()).spawn(move || Loop::new(&s, kernel).run())?;
+        let thread =
+            std::thread::Builder::new().name("supervisor".into()).spawn(move || Loop::new(&s, kernel).run())?;
         Ok(Supervisor { shared, thread: Some(thread) })
     }
 
@@ -91,7 +92,9 @@ impl Supervisor {
         process::notify(&self.shared.wake);
     }
 
-    pub fn counts(&self) -> &Counts { &self.shared.counts }
+    pub fn counts(&self) -> &Counts {
+        &self.shared.counts
+    }
 }
 
 impl Drop for Supervisor {
@@ -222,7 +225,11 @@ impl<'a> Loop<'a> {
                         if times == 2 {
                             self.shared.counts.outside.fetch_add(1, Ordering::Relaxed);
                             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-                            self.shared.counts.problem(format!("node {}: process {pid} ({}) runs outside the frame", node.name, name.trim()));
+                            self.shared.counts.problem(format!(
+                                "node {}: process {pid} ({}) runs outside the frame",
+                                node.name,
+                                name.trim()
+                            ));
                         }
                     }
                 }

@@ -63,7 +63,12 @@ impl Meter {
             size: size_of::<Attr>() as u32,
             config: CPU_CLOCK,
             sample_period: period_ns,
-            flags: DISABLED | INHERIT | EXCLUDE_HV | REMOVE_ON_EXEC | SIGTRAP | if count_kernel { 0 } else { EXCLUDE_KERNEL },
+            flags: DISABLED
+                | INHERIT
+                | EXCLUDE_HV
+                | REMOVE_ON_EXEC
+                | SIGTRAP
+                | if count_kernel { 0 } else { EXCLUDE_KERNEL },
             sig_data,
             ..Attr::default()
         };

@@ -72,7 +72,8 @@ pub fn drain(fd: &OwnedFd) {
 
 /// Waits for descriptors: for each, 0, or POLLIN / POLLHUP / POLLERR bits.
 pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<i16>> {
-    let mut p: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    let mut p: Vec<libc::pollfd> =
+        fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
     loop {
         // SAFETY: `p` has `len` entries.
         let r = unsafe { libc::poll(p.as_mut_ptr(), p.len() as libc::nfds_t, timeout_ms) };
@@ -86,7 +87,9 @@ pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<i16>> {
 
 /// Reads the SIGTRAP handler that counts a probe's own hits.
 pub fn install_counting_trap_handler() -> io::Result<()> {
-    extern "C" fn count(_: libc::c_int) { HITS.with(|h| h.set(h.get() + 1)); }
+    extern "C" fn count(_: libc::c_int) {
+        HITS.with(|h| h.set(h.get() + 1));
+    }
     // SAFETY: zero is a valid sigaction; the handler touches a const-initialised thread local only.
     unsafe {
         let mut a: libc::sigaction = std::mem::zeroed();
@@ -101,7 +104,9 @@ thread_local! {
 }
 
 /// Hits that the calling thread has counted.
-pub fn trap_hits() -> u64 { HITS.with(std::cell::Cell::get) }
+pub fn trap_hits() -> u64 {
+    HITS.with(std::cell::Cell::get)
+}
 
 /// Registers code that runs in the child between fork and exec.
 pub fn before_exec<F>(command: &mut std::process::Command, f: F)

@@ -53,7 +53,9 @@ pub fn seize(tid: Tid) -> io::Result<()> {
 }
 
 /// Asks a running tracee to stop.
-pub fn interrupt(tid: Tid) -> io::Result<()> { request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(|_| ()) }
+pub fn interrupt(tid: Tid) -> io::Result<()> {
+    request(libc::PTRACE_INTERRUPT, tid, 0, 0).map(|_| ())
+}
 
 /// Waits until this thread's only tracee stops or is gone.
 ///
@@ -97,7 +99,9 @@ pub fn wait() -> io::Result<Wait> {
 }
 
 impl Stopped {
-    pub fn tid(&self) -> Tid { self.tid }
+    pub fn tid(&self) -> Tid {
+        self.tid
+    }
 
     pub fn regs(&self) -> io::Result<Regs> {
         let mut r = std::mem::MaybeUninit::<Regs>::zeroed();

@@ -50,7 +50,9 @@ pub struct Notification {
 
 impl Notification {
     /// The thread that waits.
-    pub fn tid(&self) -> Tid { Tid(self.pid as i32) }
+    pub fn tid(&self) -> Tid {
+        Tid(self.pid as i32)
+    }
 }
 
 #[repr(C)]

@@ -67,5 +67,6 @@ pub fn recv_fd(socket: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<(usize, Opt
 /// Sends a short message.
 pub fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
     // SAFETY: the buffer is live.
-    check(unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_NOSIGNAL) } as i64).map(|_| ())
+    check(unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_NOSIGNAL) } as i64)
+        .map(|_| ())
 }

@@ -11,20 +11,28 @@ pub fn clock_ns(id: i32) -> u64 {
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.
-pub fn monotonic_ns() -> u64 { clock_ns(libc::CLOCK_MONOTONIC) }
+pub fn monotonic_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
 
 /// CPU time of the calling thread in nanoseconds.
-pub fn thread_cpu_ns() -> u64 { clock_ns(libc::CLOCK_THREAD_CPUTIME_ID) }
+pub fn thread_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
+}
 
 /// CPU time of the calling process in nanoseconds.
-pub fn process_cpu_ns() -> u64 { clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) }
+pub fn process_cpu_ns() -> u64 {
+    clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
 
 /// Sleeps until an instant of CLOCK_MONOTONIC.
 pub fn sleep_until_ns(at: u64) {
     let t = libc::timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
     while monotonic_ns() < at {
         // SAFETY: a live timespec.
-        unsafe { libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const t, std::ptr::null_mut()) };
+        unsafe {
+            libc::clock_nanosleep(libc::CLOCK_MONOTONIC, libc::TIMER_ABSTIME, &raw const t, std::ptr::null_mut())
+        };
     }
 }
 

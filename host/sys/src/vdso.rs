@@ -13,20 +13,28 @@ pub struct KernelVdso {
     pub syscall: u64,
 }
 
-fn u16_at(b: &[u8], at: usize) -> Option<u64> { Some(u64::from(u16::from_ne_bytes(b.get(at..at + 2)?.try_into().ok()?))) }
-fn u32_at(b: &[u8], at: usize) -> Option<u64> { Some(u64::from(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))) }
-fn u64_at(b: &[u8], at: usize) -> Option<u64> { Some(u64::from_ne_bytes(b.get(at..at + 8)?.try_into().ok()?)) }
+fn u16_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from(u16::from_ne_bytes(b.get(at..at + 2)?.try_into().ok()?)))
+}
+fn u32_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?)))
+}
+fn u64_at(b: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(b.get(at..at + 8)?.try_into().ok()?))
+}
 
 /// Value of a dynamic symbol of an ELF image.
 pub fn symbol(image: &[u8], name: &str) -> Option<u64> {
-    let (shoff, shentsize, shnum) = (u64_at(image, 40)? as usize, u16_at(image, 58)? as usize, u16_at(image, 60)? as usize);
+    let (shoff, shentsize, shnum) =
+        (u64_at(image, 40)? as usize, u16_at(image, 58)? as usize, u16_at(image, 60)? as usize);
     for i in 0..shnum {
         let s = shoff + i * shentsize;
         const SHT_DYNSYM: u64 = 11;
         if u32_at(image, s + 4)? != SHT_DYNSYM {
             continue;
         }
-        let (off, size, link) = (u64_at(image, s + 24)? as usize, u64_at(image, s + 32)? as usize, u32_at(image, s + 40)? as usize);
+        let (off, size, link) =
+            (u64_at(image, s + 24)? as usize, u64_at(image, s + 32)? as usize, u32_at(image, s + 40)? as usize);
         let strings = u64_at(image, shoff + link * shentsize + 24)? as usize;
         for at in (off..off + size).step_by(24) {
             let n = strings + u32_at(image, at)? as usize;
