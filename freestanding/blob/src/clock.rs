@@ -27,14 +27,18 @@ const SEC_NEVER: i64 = 9_223_372_036;
 /// A time that the kernel turns into "never".
 pub const FOREVER: Timespec = Timespec { sec: i64::MAX, nsec: 0 };
 
-pub fn valid(t: Timespec) -> bool { t.sec >= 0 && (t.nsec as u64) < NS_PER_S }
+pub fn valid(t: Timespec) -> bool {
+    t.sec >= 0 && (t.nsec as u64) < NS_PER_S
+}
 
 /// Nanoseconds of a valid time, saturating.
 pub fn ns_of(t: Timespec) -> u64 {
     if t.sec >= SEC_NEVER { u64::MAX } else { t.sec as u64 * NS_PER_S + t.nsec as u64 }
 }
 
-pub fn timespec(ns: u64) -> Timespec { Timespec { sec: (ns / NS_PER_S) as i64, nsec: (ns % NS_PER_S) as i64 } }
+pub fn timespec(ns: u64) -> Timespec {
+    Timespec { sec: (ns / NS_PER_S) as i64, nsec: (ns % NS_PER_S) as i64 }
+}
 
 fn timespec_signed(ns: i64) -> Timespec {
     Timespec { sec: ns.div_euclid(NS_PER_S as i64), nsec: ns.rem_euclid(NS_PER_S as i64) }
@@ -56,7 +60,9 @@ pub fn kernel_ns(clock: i32) -> u64 {
     (t.sec as u64).wrapping_mul(NS_PER_S).wrapping_add(t.nsec as u64)
 }
 
-pub fn now_real() -> RealNs { RealNs(kernel_ns(MONOTONIC)) }
+pub fn now_real() -> RealNs {
+    RealNs(kernel_ns(MONOTONIC))
+}
 
 /// Virtual clock minus virtual MONOTONIC.
 fn offset(clock: i32) -> i64 {
@@ -72,7 +78,9 @@ fn offset(clock: i32) -> i64 {
 }
 
 /// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.
-fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec { timespec(node().slowness().mul_floor(real_ns.saturating_sub(cost_ns))) }
+fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec {
+    timespec(node().slowness().mul_floor(real_ns.saturating_sub(cost_ns)))
+}
 
 /// A clock as the program sees it, or the kernel's error.
 #[inline(always)]
@@ -127,7 +135,9 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
 }
 
 /// True for clocks that count CPU time.
-pub fn is_cpu(clock: i32) -> bool { clock == PROCESS_CPU || clock == THREAD_CPU || (clock < 0 && clock & 3 != 3) }
+pub fn is_cpu(clock: i32) -> bool {
+    clock == PROCESS_CPU || clock == THREAD_CPU || (clock < 0 && clock & 3 != 3)
+}
 
 /// Real length of a virtual span in ns, rounded up; zero only for zero; `u64::MAX` is never.
 pub fn span_in(clock: i32, v_ns: u64) -> u64 {
@@ -151,10 +161,14 @@ pub fn span_out(clock: i32, r_ns: u64) -> u64 {
 
 /// The machine's timer slack, real ns. The kernel's own for threads of a frame is 1 ns, so that the meter's sleeps
 /// are exact; a lone timer fires at its end plus the slack, and so do these.
-fn slack() -> u64 { node().slack_ns.load(Ordering::Relaxed) }
+fn slack() -> u64 {
+    node().slack_ns.load(Ordering::Relaxed)
+}
 
 /// A relative wait, with the machine's slack. Zero stays zero.
-pub fn wait_in(t: Timespec) -> Timespec { with_slack(rel_in(MONOTONIC, t)) }
+pub fn wait_in(t: Timespec) -> Timespec {
+    with_slack(rel_in(MONOTONIC, t))
+}
 
 /// A deadline to wait for, with the machine's slack.
 pub fn wait_until(clock: i32, t: Timespec) -> Timespec {

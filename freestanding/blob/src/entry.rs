@@ -28,7 +28,9 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn args(&self) -> [u64; 6] { [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] }
+    pub fn args(&self) -> [u64; 6] {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
+    }
 }
 
 /// Registers to restore after clone3, once for the parent and once for the child.

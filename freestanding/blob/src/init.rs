@@ -24,26 +24,18 @@ const METER_MASK: u64 = !(1 << 30);
 const SIGTRAP_MASK: u64 = 1 << 4;
 
 pub extern "C" fn init(args: &InitArgs) -> Ret {
-    let page = sys::plain(sys::MMAP, [
-        NODE_PAGE_ADDR,
-        args.node_len,
-        PROT_READ_WRITE,
-        MAP_SHARED | MAP_FIXED_NOREPLACE,
-        args.fd,
-        args.node_off,
-    ]);
+    let page = sys::plain(
+        sys::MMAP,
+        [NODE_PAGE_ADDR, args.node_len, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, args.fd, args.node_off],
+    );
     sys::plain(sys::CLOSE, [args.fd, 0, 0, 0, 0, 0]);
     if page < 0 {
         return page;
     }
-    let own = sys::plain(sys::MMAP, [
-        PROC_PAGE_ADDR,
-        PROC_PAGE_LEN,
-        PROT_READ_WRITE,
-        MAP_PRIVATE_ANON | MAP_FIXED_NOREPLACE,
-        u64::MAX,
-        0,
-    ]);
+    let own = sys::plain(
+        sys::MMAP,
+        [PROC_PAGE_ADDR, PROC_PAGE_LEN, PROT_READ_WRITE, MAP_PRIVATE_ANON | MAP_FIXED_NOREPLACE, u64::MAX, 0],
+    );
     if own < 0 {
         return own;
     }

@@ -54,7 +54,16 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
     for i in 0..SLOT_PROBES {
         let s = node().slots.get((first + i) % SLOTS_MAX)?;
         if s.tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok() {
-            for v in [&s.last_cpu_ns, &s.last_wall_ns, &s.finish_v_ns, &s.run_delay_ns, &s.explained_ns, &s.cost_ns, &s.node_charged_ns, &s.charged_ns] {
+            for v in [
+                &s.last_cpu_ns,
+                &s.last_wall_ns,
+                &s.finish_v_ns,
+                &s.run_delay_ns,
+                &s.explained_ns,
+                &s.cost_ns,
+                &s.node_charged_ns,
+                &s.charged_ns,
+            ] {
                 v.store(0, Relaxed);
             }
             return Some((s, true));

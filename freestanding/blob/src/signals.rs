@@ -6,9 +6,9 @@ use diecast_core_abi::{MASKS_MAX, VirtualAction};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{CloneRecord, Resume, SigInfo, UContext};
-use crate::{interrupt, process};
 use crate::sys::{self, EINVAL, Ret};
 use crate::user;
+use crate::{interrupt, process};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
@@ -17,10 +17,14 @@ const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
 const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
 
 /// A mask without the two signals that must stay deliverable.
-pub fn strip(mask: u64) -> u64 { mask & !OURS }
+pub fn strip(mask: u64) -> u64 {
+    mask & !OURS
+}
 
 /// The two bits packed: bit 0 SIGTRAP, bit 1 SIGSYS.
-fn pack(mask: u64) -> u32 { ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1) }
+fn pack(mask: u64) -> u32 {
+    ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1)
+}
 
 fn unpack(bits: u32) -> u64 {
     (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
@@ -43,6 +47,7 @@ fn as_is(number: u32, a: [u64; 6]) -> Ret {
 }
 
 #[inline(never)]
+#[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
     if a[3] != 8 {
         return as_is(nr::RT_SIGPROCMASK, a);
@@ -74,7 +79,13 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
     if after != before {
         set_virtual_bits(tid, after);
     }
-    if out != 0 && let Err(e) = user::put(out, old | unpack(before)) { e } else { r }
+    if out != 0
+        && let Err(e) = user::put(out, old | unpack(before))
+    {
+        e
+    } else {
+        r
+    }
 }
 
 #[inline(never)]
@@ -135,7 +146,13 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
         if a[1] != 0 {
             store(v, new);
         }
-        return if a[2] != 0 && let Err(e) = user::put(a[2], old) { e } else { 0 };
+        return if a[2] != 0
+            && let Err(e) = user::put(a[2], old)
+        {
+            e
+        } else {
+            0
+        };
     }
     let (new_at, old_at) = (a[1], a[2]);
     let remembered = process().sa_mask_bits.get(a[0] as u32 as usize);
@@ -153,7 +170,9 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
         return r;
     }
     let before = remembered.map_or(0, |m| m.load(Ordering::Relaxed));
-    if new_at != 0 && let Some(m) = remembered {
+    if new_at != 0
+        && let Some(m) = remembered
+    {
         m.store(bits, Ordering::Relaxed);
     }
     if old_at != 0 {
@@ -200,12 +219,13 @@ const CLONE_SIGHAND: u64 = 0x800;
 pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     let b = &r.base;
     (r.args, r.size, r.clear) = (b.rdi, b.rsi, 0);
-    r.resume = Resume { resume: b.resume, rdi: b.rdi, rsi: b.rsi, rdx: b.rdx, r10: b.r10, r8: b.r8, r9: b.r9, rsp: b.rsp };
+    r.resume =
+        Resume { resume: b.resume, rdi: b.rdi, rsi: b.rsi, rdx: b.rdx, r10: b.r10, r8: b.r8, r9: b.r9, rsp: b.rsp };
     r.parent = &raw const r.resume as u64;
     r.child = r.parent;
     // Fields: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, ...
     let words = r.base.rsi / 8;
-    if words < 8 || words > 16 || r.base.rsi % 8 != 0 {
+    if !(8..=16).contains(&words) || !r.base.rsi.is_multiple_of(8) {
         return;
     }
     for i in 0..words {
@@ -227,7 +247,16 @@ pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     let top = r.copy[5].wrapping_add(r.copy[6]);
     if r.copy[5] != 0 && r.copy[6] > 1024 {
         let at = (top - size_of::<Resume>() as u64) & !7;
-        let child = Resume { rsp: top, resume: r.resume.resume, rdi: r.resume.rdi, rsi: r.resume.rsi, rdx: r.resume.rdx, r10: r.resume.r10, r8: r.resume.r8, r9: r.resume.r9 };
+        let child = Resume {
+            rsp: top,
+            resume: r.resume.resume,
+            rdi: r.resume.rdi,
+            rsi: r.resume.rsi,
+            rdx: r.resume.rdx,
+            r10: r.resume.r10,
+            r8: r.resume.r8,
+            r9: r.resume.r9,
+        };
         let words = [child.resume, child.rdi, child.rsi, child.rdx, child.r10, child.r8, child.r9, child.rsp];
         if user::put(at, words).is_ok() {
             r.child = at;

@@ -42,7 +42,9 @@ pub const TGKILL: u32 = 234;
 pub const RT_SIGPENDING: u32 = 127;
 pub const MSEAL: u32 = 462;
 
-pub fn gettid() -> u32 { plain(GETTID, [0; 6]) as u32 }
+pub fn gettid() -> u32 {
+    plain(GETTID, [0; 6]) as u32
+}
 
 pub fn exit_group(code: u64) -> ! {
     loop {

@@ -25,7 +25,7 @@ fn timeval_in(t: Timeval) -> Timeval {
 
 fn timeval_out(t: Timeval) -> Timeval {
     let ns = clock::span_out(MONOTONIC, clock::ns_of(Timespec { sec: t.sec, nsec: t.usec * 1000 }));
-    let us = ns / 1000 + (ns % 1000 != 0) as u64;
+    let us = ns / 1000 + !ns.is_multiple_of(1000) as u64;
     Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
 }
 
@@ -58,7 +58,14 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
     let real = Pair { interval: timeval_in(new.interval), value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
     let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
-    if r == 0 && a[2] != 0 && let Err(e) = user::put(a[2], itimer_out(old)) { e } else { r }
+    if r == 0
+        && a[2] != 0
+        && let Err(e) = user::put(a[2], itimer_out(old))
+    {
+        e
+    } else {
+        r
+    }
 }
 
 #[inline(never)]
@@ -68,7 +75,13 @@ pub fn getitimer(a: [u64; 6]) -> Ret {
     }
     let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
     let r = sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
-    if r == 0 && let Err(e) = user::put(a[1], itimer_out(now)) { e } else { r }
+    if r == 0
+        && let Err(e) = user::put(a[1], itimer_out(now))
+    {
+        e
+    } else {
+        r
+    }
 }
 
 /// Through setitimer, whose microseconds are exact for any TDF. The result is rounded as the kernel does.
@@ -142,26 +155,45 @@ fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
     let real = spec_in(id, a[1] & 1 != 0, new);
     let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
     let r = sys::plain(number, [a[0], a[1], &raw const real as u64, &raw mut old as u64, 0, 0]);
-    if r == 0 && a[3] != 0 && let Err(e) = user::put(a[3], spec_out(id, old)) { e } else { r }
+    if r == 0
+        && a[3] != 0
+        && let Err(e) = user::put(a[3], spec_out(id, old))
+    {
+        e
+    } else {
+        r
+    }
 }
 
 #[inline(never)]
 fn gettime(number: u32, a: [u64; 6], id: i32) -> Ret {
     let mut now = Pair { interval: ZERO_TS, value: ZERO_TS };
     let r = sys::plain(number, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
-    if r == 0 && let Err(e) = user::put(a[1], spec_out(id, now)) { e } else { r }
+    if r == 0
+        && let Err(e) = user::put(a[1], spec_out(id, now))
+    {
+        e
+    } else {
+        r
+    }
 }
 
-pub fn timer_settime(a: [u64; 6]) -> Ret { settime(nr::TIMER_SETTIME, a, timer_clock(a[0])) }
+pub fn timer_settime(a: [u64; 6]) -> Ret {
+    settime(nr::TIMER_SETTIME, a, timer_clock(a[0]))
+}
 
-pub fn timer_gettime(a: [u64; 6]) -> Ret { gettime(nr::TIMER_GETTIME, a, timer_clock(a[0])) }
+pub fn timer_gettime(a: [u64; 6]) -> Ret {
+    gettime(nr::TIMER_GETTIME, a, timer_clock(a[0]))
+}
 
 pub fn timerfd_settime(a: [u64; 6]) -> Ret {
     let id = if a[1] & 1 != 0 { timerfd_clock(a[0]) } else { MONOTONIC };
     settime(nr::TIMERFD_SETTIME, a, id)
 }
 
-pub fn timerfd_gettime(a: [u64; 6]) -> Ret { gettime(nr::TIMERFD_GETTIME, a, MONOTONIC) }
+pub fn timerfd_gettime(a: [u64; 6]) -> Ret {
+    gettime(nr::TIMERFD_GETTIME, a, MONOTONIC)
+}
 
 /// The clock of a timerfd, from its fdinfo: descriptors are duplicated, inherited and passed, so a table of
 /// ours would be wrong. MONOTONIC where /proc is missing.

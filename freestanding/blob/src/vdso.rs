@@ -52,7 +52,7 @@ twin!(__vdso_time, time, (out: *mut i64) -> i64, {
     sec
 });
 
-twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, { resolution(id, out as u64) as i32 });
+twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, resolution(id, out as u64) as i32);
 
 twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, numa: *mut u32, unused: u64) -> i32, {
     let f = process().kernel_getcpu.load(Ordering::Relaxed);

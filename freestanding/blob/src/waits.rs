@@ -64,7 +64,7 @@ pub fn milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     }
     let ns = clock::span_in(MONOTONIC, ms as u64 * 1_000_000);
     // Rounded up to whole milliseconds; what an int can't hold is waited for in pieces.
-    let mut left_ms = ns / 1_000_000 + (ns % 1_000_000 != 0) as u64;
+    let mut left_ms = ns / 1_000_000 + !ns.is_multiple_of(1_000_000) as u64;
     loop {
         let piece = if left_ms > i32::MAX as u64 { i32::MAX as u64 } else { left_ms };
         a[at] = piece;
@@ -148,6 +148,7 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 
 /// pselect6 and io_pgetevents: timespec in a4, `{mask*, size}` in a5.
 #[inline(never)]
+#[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
     let mut mask = u64::MAX;
     let mut packed = [0u64; 2];
@@ -165,7 +166,9 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
     }
 }
 
-pub fn io_getevents(a: [u64; 6]) -> Ret { io_wait(nr::IO_GETEVENTS, a) }
+pub fn io_getevents(a: [u64; 6]) -> Ret {
+    io_wait(nr::IO_GETEVENTS, a)
+}
 
 /// The AIO waits do not validate: a negative time never ends, too many nanoseconds are carried over.
 #[inline(never)]

@@ -19,7 +19,7 @@ mod sysctl;
 mod tap;
 
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
-pub use emulator::{StatsReader, Emulator, EmulatorConfig};
+pub use emulator::{Emulator, EmulatorConfig, StatsReader};
 pub use error::HostNetError;
 pub use netns::{create_netns, in_netns};
 pub use priority::Scheduling;
