@@ -135,7 +135,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     } else {
         None
     };
-    let supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
+    let mut supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
     let filter = diecast_host_supervisor::filter();
@@ -186,6 +186,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         );
     }
     drop((probe, awake));
+    supervisor.stop();
     let counts = supervisor.counts();
     let p = node.page();
     if counts.outside.load(Ordering::Relaxed) > 0 {

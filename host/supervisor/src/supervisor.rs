@@ -97,13 +97,20 @@ impl Supervisor {
     }
 }
 
-impl Drop for Supervisor {
-    fn drop(&mut self) {
+impl Supervisor {
+    /// Ends the thread; what it counted can still be read, and is complete.
+    pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         process::notify(&self.shared.wake);
         if let Some(t) = self.thread.take() {
             let _ = t.join();
         }
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
