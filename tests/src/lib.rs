@@ -11,7 +11,7 @@ mod runs;
 
 pub use guests::{c, go, java, rust, tiny, tool};
 pub use judge::{Finding, judge, same_lines, value, values};
-pub use runs::{Run, World, alone, beside, diecast, full, run, run_with};
+pub use runs::{Run, World, alone, beside, diecast, full, run, run_with, target_dir};
 
 /// The worlds that every guest must agree in, besides the native one.
 pub const FRAMES: [World; 3] = [World::Frame("1"), World::Frame("10"), World::Frame("0.5")];
