@@ -19,8 +19,9 @@ const SA_RESTORER: u64 = 0x0400_0000;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_RESTART: u64 = 0x1000_0000;
 const SA_NODEFER: u64 = 0x4000_0000;
-/// Everything but SIGSYS, SIGKILL and SIGSTOP waits while a meter's hit is served.
-const METER_MASK: u64 = !(1 << 30);
+/// Everything waits while a meter's hit is served. SIGSYS too: when a trapped call and a tick come together the
+/// kernel may set up the tick's frame first, and a SIGSYS on top of it would see the handler's registers, not the call's.
+const METER_MASK: u64 = !0;
 const SIGTRAP_MASK: u64 = 1 << 4;
 
 pub extern "C" fn init(args: &InitArgs) -> Ret {

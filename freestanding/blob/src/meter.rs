@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, VCPUS_MAX, late_bucket, slot_hash};
 use diecast_core_cpu as ledger;
-use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP};
+use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext};
@@ -29,6 +29,9 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         interrupt::give_back(unsafe { &mut *uc });
     } else {
+        // The program's own handler may make trapped calls; the mask comes back with the frame.
+        let sigsys = 1u64 << 30;
+        sys::plain(RT_SIGPROCMASK, [1, &raw const sigsys as u64, 0, 8, 0, 0]);
         signals::chain(signo, info, uc);
     }
 }
