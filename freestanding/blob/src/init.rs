@@ -2,9 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::{
-    ABI_VERSION, BLOB_ADDR, BLOB_LEN_MAX, InitArgs, NODE_PAGE_ADDR, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
-};
+use diecast_core_abi::{ABI_VERSION, BLOB_ADDR, InitArgs, NODE_PAGE_ADDR, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN};
 use diecast_core_syscalls::nr::RT_SIGACTION;
 
 use crate::sys::{self, Ret};
@@ -67,6 +65,5 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     // Where the kernel has mseal, nothing can unmap or replace the blob; elsewhere this fails harmlessly.
     sys::plain(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
     sys::plain(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
-    let _ = BLOB_LEN_MAX;
     0
 }

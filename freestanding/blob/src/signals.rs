@@ -6,7 +6,7 @@ use diecast_core_abi::{MASKS_MAX, VirtualAction};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{CloneRecord, Resume, SigInfo, UContext};
-use crate::sys::{self, EINVAL, Ret};
+use crate::sys::{self, Ret};
 use crate::user;
 use crate::{interrupt, process};
 
@@ -277,5 +277,3 @@ pub extern "C" fn reset_handlers() {
         }
     }
 }
-
-const _: Ret = EINVAL;
