@@ -26,9 +26,9 @@ static long op_nanosleep(long ns) {
 }
 
 static long sleep_on(clockid_t id, int flags, long ns) {
+    began();
     ts_t t = flags ? in(id, ns) : ts_of(ns);
     left_valid = !flags;
-    began();
     return R4(SYS_clock_nanosleep, id, flags, &t, flags ? NULL : &left);
 }
 static long op_sleep_monotonic(long ns) { return sleep_on(CLOCK_MONOTONIC, 0, ns); }
@@ -126,15 +126,15 @@ static long op_futex_wait(long ns) {
     return R4(SYS_futex, &word, FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, &t);
 }
 static long bitset(int flags, clockid_t id, long ns) {
-    ts_t t = in(id, ns);
     began();
+    ts_t t = in(id, ns);
     return R6(SYS_futex, &word, FUTEX_WAIT_BITSET | flags, 0, &t, NULL, 0x10);
 }
 static long op_futex_bitset(long ns) { return bitset(FUTEX_PRIVATE_FLAG, CLOCK_MONOTONIC, ns); }
 static long op_futex_bitset_realtime(long ns) { return bitset(FUTEX_CLOCK_REALTIME, CLOCK_REALTIME, ns); }
 static long requeue(int flags, clockid_t id, long ns) {
-    ts_t t = in(id, ns);
     began();
+    ts_t t = in(id, ns);
     return R6(SYS_futex, &word, FUTEX_WAIT_REQUEUE_PI | flags, 0, &t, &word2, 0);
 }
 static long op_futex_requeue(long ns) { return requeue(0, CLOCK_MONOTONIC, ns); }
@@ -157,8 +157,8 @@ static void lock_by_another_thread(void) {
 }
 static long lock_pi(int op, clockid_t id, long ns) {
     lock_by_another_thread();
-    ts_t t = in(id, ns);
     began();
+    ts_t t = in(id, ns);
     return R4(SYS_futex, &word, op, 0, &t);
 }
 static long op_futex_lock_pi(long ns) { return lock_pi(FUTEX_LOCK_PI, CLOCK_REALTIME, ns); }
@@ -171,15 +171,15 @@ static long waitv(clockid_t id, long ns) {
         uint64_t val, uaddr;
         uint32_t flags, reserved;
     } w = {0, (uint64_t)&word, 2, 0};
-    ts_t t = in(id, ns);
     began();
+    ts_t t = in(id, ns);
     return R5(SYS_futex_waitv, &w, 1, 0, &t, id);
 }
 static long op_futex_waitv(long ns) { return waitv(CLOCK_MONOTONIC, ns); }
 static long op_futex_waitv_realtime(long ns) { return waitv(CLOCK_REALTIME, ns); }
 static long wait2(clockid_t id, long ns) {
-    ts_t t = in(id, ns);
     began();
+    ts_t t = in(id, ns);
     return R6(SYS_futex_wait, &word, 0, 0xffffffffL, 2, &t, id);
 }
 static long op_futex_wait2(long ns) { return wait2(CLOCK_MONOTONIC, ns); }
@@ -206,15 +206,15 @@ static int queue(int full) {
 }
 static long op_mq_timedsend(long ns) {
     int q = queue(1);
-    ts_t t = in(CLOCK_REALTIME, ns);
     began();
+    ts_t t = in(CLOCK_REALTIME, ns);
     return R5(SYS_mq_timedsend, q, "x", 1, 0, &t);
 }
 static long op_mq_timedreceive(long ns) {
     int q = queue(0);
     char buf[8];
-    ts_t t = in(CLOCK_REALTIME, ns);
     began();
+    ts_t t = in(CLOCK_REALTIME, ns);
     return R5(SYS_mq_timedreceive, q, buf, 8, NULL, &t);
 }
 static long op_rt_sigtimedwait(long ns) {
@@ -292,9 +292,9 @@ static long op_accept_so_rcvtimeo(long ns) {
 
 static long timerfd(clockid_t id, int flags, long ns) {
     int fd = timerfd_create(id, 0);
+    began();
     struct itimerspec s = {{0, 0}, flags ? in(id, ns) : ts_of(ns)};
     uint64_t ticks = 0;
-    began();
     if (R4(SYS_timerfd_settime, fd, flags, &s, NULL)) return -1000;
     long r = R3(SYS_read, fd, &ticks, 8);
     return r == 8 ? (long)ticks : r;
