@@ -59,9 +59,8 @@ pub struct FrameArgs {
     /// Virtual cores [default: as many as this host has]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cores: Option<u32>,
-    /// CPU time between two looks of the meter: smaller is finer and costs more
-    #[arg(long, default_value = "100us", value_parser = grain)]
-    pub grain: u64,
+    #[command(flatten)]
+    pub meter: Meter,
     /// Print what the envelope counted to stderr at the end
     #[arg(long)]
     pub stats: bool,
@@ -89,9 +88,9 @@ pub struct Catalog {
     pub parameters: Vec<(String, String)>,
 }
 
+/// A catalog, how to run it and how finely to meter it: what a plan is made from.
 #[derive(Args)]
-#[command(after_help = "Example: diecast run examples/web-tier.yaml --mode diecast --tdf 10 -p rate=200/s")]
-pub struct RunArgs {
+pub struct Planned {
     #[command(flatten)]
     pub catalog: Catalog,
     /// How to run: baseline, native, diecast or naive
@@ -99,9 +98,22 @@ pub struct RunArgs {
     pub mode: Mode,
     #[command(flatten)]
     pub factors: Factors,
-    /// CPU time between two looks of the meter
+    #[command(flatten)]
+    pub meter: Meter,
+}
+
+#[derive(Args)]
+pub struct Meter {
+    /// CPU time between two looks of the meter: smaller is finer and costs more
     #[arg(long, default_value = "100us", value_parser = grain)]
     pub grain: u64,
+}
+
+#[derive(Args)]
+#[command(after_help = "Example: diecast run examples/web-tier.yaml --mode diecast --tdf 10 -p rate=200/s")]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub planned: Planned,
     /// Directory for the results [default: out/NAME-MODE-TIME]
     #[arg(long)]
     pub out: Option<PathBuf>,
@@ -122,9 +134,8 @@ pub struct ValidateArgs {
     /// Leave naive out
     #[arg(long)]
     pub without_naive: bool,
-    /// CPU time between two looks of the meter
-    #[arg(long, default_value = "100us", value_parser = grain)]
-    pub grain: u64,
+    #[command(flatten)]
+    pub meter: Meter,
     /// Directory for the results [default: out/NAME-validate-TIME]
     #[arg(long)]
     pub out: Option<PathBuf>,
@@ -155,15 +166,7 @@ pub struct CheckArgs {
 #[derive(Args)]
 pub struct PlanArgs {
     #[command(flatten)]
-    pub catalog: Catalog,
-    /// The mode to plan for
-    #[arg(long, default_value = "diecast")]
-    pub mode: Mode,
-    #[command(flatten)]
-    pub factors: Factors,
-    /// CPU time between two looks of the meter
-    #[arg(long, default_value = "100us", value_parser = grain)]
-    pub grain: u64,
+    pub planned: Planned,
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,

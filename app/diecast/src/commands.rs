@@ -11,7 +11,7 @@ use diecast_core_report::{Budgets, Comparison, Run, RunSummary, html, load_run, 
 use diecast_host_run::frame::{self, FrameError};
 use diecast_host_run::{Progress, RunError, RunOptions, plan_facts};
 
-use crate::cli::{Catalog, Factors, FrameArgs, PlanArgs, RunArgs, ValidateArgs};
+use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
 /// The experiment failed.
 const FAILED: u8 = 1;
@@ -51,7 +51,7 @@ pub fn frame(a: FrameArgs) -> Done {
         tdf: a.tdf,
         speed_ppm: a.speed,
         cores: a.cores,
-        grain_ns: a.grain,
+        grain_ns: a.meter.grain,
         command: a.command,
         stats: a.stats,
     };
@@ -78,8 +78,12 @@ fn read_catalog(c: &Catalog) -> Result<(Experiment, String), Fault> {
     Ok((experiment, text))
 }
 
-fn make_plan(e: &Experiment, mode: Mode, f: &Factors, grain_ns: u64) -> Result<Plan, Fault> {
-    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
+fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
+    plan_of(e, p.mode, &p.factors, &p.meter)
+}
+
+fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
+    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns: m.grain, ..PlanOptions::new(mode) };
     diecast_core_plan::plan(e, &plan_facts(), &o).map_err(|r| fault(r.exit_status(), r))
 }
 
@@ -125,11 +129,12 @@ fn clean_first() -> Result<(), Fault> {
 }
 
 pub fn run(a: &RunArgs) -> Done {
-    let (experiment, catalog_text) = read_catalog(&a.catalog)?;
-    let plan = make_plan(&experiment, a.mode, &a.factors, a.grain)?;
+    let p = &a.planned;
+    let (experiment, catalog_text) = read_catalog(&p.catalog)?;
+    let plan = make_plan(&experiment, p)?;
     clean_first()?;
-    let out = out_directory(a.out.as_ref(), &experiment.name, a.mode.name());
-    let summary = carry_out(&plan, &a.catalog, &catalog_text, &out, a.mode.name(), a.json)?;
+    let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
+    let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), a.json)?;
     if a.json {
         println!("{}", summary.to_json());
     } else {
@@ -143,9 +148,9 @@ pub fn validate(a: &ValidateArgs) -> Done {
     let full = Factors { tdf: None, scale: None };
     let scaled = Factors { tdf: None, scale: a.factors.scale.or(a.factors.tdf.map(Into::into)) };
     // All plans before the first run: a refusal must not come after half an hour.
-    let baseline = make_plan(&experiment, Mode::Baseline, &full, a.grain)?;
-    let diecast = make_plan(&experiment, Mode::Diecast, &a.factors, a.grain)?;
-    let naive = make_plan(&experiment, Mode::Naive, &scaled, a.grain)?;
+    let baseline = plan_of(&experiment, Mode::Baseline, &full, &a.meter)?;
+    let diecast = plan_of(&experiment, Mode::Diecast, &a.factors, &a.meter)?;
+    let naive = plan_of(&experiment, Mode::Naive, &scaled, &a.meter)?;
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, "validate");
     let mut order = Vec::new();
@@ -219,8 +224,8 @@ pub fn check(c: &Catalog) -> Done {
 }
 
 pub fn plan(a: &PlanArgs) -> Done {
-    let (experiment, _) = read_catalog(&a.catalog)?;
-    let plan = make_plan(&experiment, a.mode, &a.factors, a.grain)?;
+    let (experiment, _) = read_catalog(&a.planned.catalog)?;
+    let plan = make_plan(&experiment, &a.planned)?;
     println!("{}", if a.json { diecast_core_report::to_json(&plan) } else { plan.render() });
     Ok(0)
 }

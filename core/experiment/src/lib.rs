@@ -18,6 +18,7 @@
 mod diagnostic;
 mod grammar;
 mod metric;
+mod mode;
 mod model;
 mod quantity;
 mod read;
@@ -27,6 +28,7 @@ mod tree;
 
 pub use diagnostic::{Diagnostic, Pos};
 pub use metric::{Combine, Metric, MetricSource};
+pub use mode::{Mode, ModeError};
 pub use model::{
     Command, Experiment, Group, Link, MachineType, Node, NodeFile, Parameter, ParameterValue, Program, Ready,
     ReadyCheck, SpeedPpm, Topology, Workload,

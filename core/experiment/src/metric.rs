@@ -54,6 +54,21 @@ pub enum Combine {
 impl Combine {
     pub(crate) const NAMES: [(&'static str, Combine); 4] =
         [("sum", Combine::Sum), ("mean", Combine::Mean), ("max", Combine::Max), ("min", Combine::Min)];
+
+    /// The name used in catalogs and journals.
+    pub fn name(self) -> &'static str {
+        Combine::NAMES.into_iter().find(|(_, c)| *c == self).map_or("", |(name, _)| name)
+    }
+
+    /// The combined value; none when there are no values.
+    pub fn apply(self, values: &[f64]) -> Option<f64> {
+        let value = match self {
+            Combine::Sum | Combine::Mean => values.iter().copied().reduce(|a, b| a + b),
+            Combine::Max => values.iter().copied().reduce(f64::max),
+            Combine::Min => values.iter().copied().reduce(f64::min),
+        }?;
+        Some(if self == Combine::Mean { value / values.len() as f64 } else { value })
+    }
 }
 
 /// Figures shown when the catalog names none.

@@ -20,9 +20,11 @@ pub mod metrics;
 mod record;
 pub mod wire;
 
+pub use diecast_core_experiment::{Combine, Mode};
+
 pub use codec::{Journal, JournalError, hash_text, read, to_line, write_record};
 pub use record::{
     Conservation, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, JOURNAL_FILE, JOURNAL_VERSION,
-    Lateness, LatenessSource, MetricData, MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange,
+    Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase, PhaseChange,
     ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, examples,
 };

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use diecast_core_experiment::Combine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -76,31 +77,9 @@ pub enum MetricError {
     },
 }
 
-/// How one number per node becomes one number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Combine {
-    /// Their sum.
-    Sum,
-    /// Their arithmetic mean.
-    Mean,
-    /// The largest.
-    Max,
-    /// The smallest.
-    Min,
-}
-
-impl Combine {
-    /// The combined value, or an error when there is none.
-    pub fn apply(self, values: &[f64]) -> Result<f64, MetricError> {
-        let reduced = match self {
-            Combine::Sum | Combine::Mean => values.iter().copied().reduce(|a, b| a + b),
-            Combine::Max => values.iter().copied().reduce(f64::max),
-            Combine::Min => values.iter().copied().reduce(f64::min),
-        };
-        let value = reduced.ok_or_else(|| MetricError::Nothing { what: format!("{self:?}").to_lowercase() })?;
-        Ok(if self == Combine::Mean { value / values.len() as f64 } else { value })
-    }
+/// The numbers of several nodes as one, or an error when there are none.
+pub fn combined(how: Combine, values: &[f64]) -> Result<f64, MetricError> {
+    how.apply(values).ok_or_else(|| MetricError::Nothing { what: how.name().into() })
 }
 
 /// A figure of samples. In text `mean`, `min`, `max` or `p` with a percentage above 0 up to 100: `p50`, `p99.9`.

@@ -1,13 +1,12 @@
 //! The records of a journal, one type each.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
+use diecast_core_experiment::{Combine, Mode};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use serde::{Deserialize, Serialize};
 
-use crate::metrics::{Combine, Statistic};
+use crate::metrics::Statistic;
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
@@ -41,53 +40,6 @@ pub enum Record {
     Metric(MetricValue),
     /// How the run ended: always the last line of a finished run.
     End(End),
-}
-
-/// The four ways to run a catalog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// TDF 1, every node in a frame with its full resources.
-    Baseline,
-    /// No envelope, no meter, a node alone on a core.
-    Native,
-    /// Dilated: a fraction of the resources, the same virtual machine.
-    Diecast,
-    /// TDF 1, the same nodes under a scaled CFS quota.
-    Naive,
-}
-
-impl Mode {
-    /// Whether every process must have the blob and every thread a meter.
-    pub const fn has_envelope(self) -> bool {
-        matches!(self, Mode::Baseline | Mode::Diecast)
-    }
-
-    /// The name used in files and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Baseline => "baseline",
-            Mode::Native => "native",
-            Mode::Diecast => "diecast",
-            Mode::Naive => "naive",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Mode, String> {
-        [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive]
-            .into_iter()
-            .find(|mode| mode.name() == text)
-            .ok_or_else(|| format!("unknown mode {text:?}, expected baseline, native, diecast or naive"))
-    }
 }
 
 /// What runs, where and since when.

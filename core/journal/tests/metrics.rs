@@ -1,7 +1,8 @@
 //! Metrics from text and bytes.
 
+use diecast_core_journal::Combine;
 use diecast_core_journal::metrics::{
-    Combine, MetricError, Statistic, from_json, from_regex, from_sample_bytes, percentile_rank, to_sample_bytes,
+    MetricError, Statistic, combined, from_json, from_regex, from_sample_bytes, percentile_rank, to_sample_bytes,
 };
 
 #[test]
@@ -51,9 +52,9 @@ fn samples_are_little_endian_and_whole() {
 #[test]
 fn combining() {
     let values = [3.0, 1.0, 8.0];
-    let all = [Combine::Sum, Combine::Mean, Combine::Max, Combine::Min].map(|how| how.apply(&values).unwrap());
+    let all = [Combine::Sum, Combine::Mean, Combine::Max, Combine::Min].map(|how| combined(how, &values).unwrap());
     assert_eq!(all, [12.0, 4.0, 8.0, 1.0]);
-    assert!(Combine::Sum.apply(&[]).is_err());
+    assert!(combined(Combine::Sum, &[]).is_err());
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 
-use diecast_core_experiment::{Experiment, MachineType, Node, SpeedPpm};
+use diecast_core_experiment::{Experiment, MachineType, Mode, Node, SpeedPpm};
 use diecast_core_vtime::Tdf;
 
 use crate::model::{CpuLoad, Quota, QuotaPurpose};
-use crate::options::{HostFacts, Mode, PlanOptions, Scale};
+use crate::options::{HostFacts, PlanOptions, Scale};
 use crate::place::{Demand, place};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};

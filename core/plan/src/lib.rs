@@ -19,10 +19,11 @@ mod ratio;
 mod refusal;
 mod render;
 
+pub use diecast_core_experiment::Mode;
 pub use make::plan;
 pub use model::{
     CpuLoad, Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Quota, QuotaPurpose, Role,
 };
-pub use options::{GRAIN_NS_DEFAULT, HostFacts, Mode, ModeError, PlanOptions, Scale, ScaleError};
+pub use options::{GRAIN_NS_DEFAULT, HostFacts, PlanOptions, Scale, ScaleError};
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

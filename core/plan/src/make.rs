@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use diecast_core_experiment::{Command, Experiment, Link, Node, ParameterValue};
+use diecast_core_experiment::{Command, Experiment, Link, Mode, Node, ParameterValue};
 use diecast_core_net::{Link as Pipe, NetBuilder, NetError, NetSpec, VertexIx};
 use diecast_core_vtime::{Tdf, VirtSpan};
 
 use crate::capacity::{Factors, Sharing, allot, factors, memory_bytes};
 use crate::model::{Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
-use crate::options::{HostFacts, Mode, PlanOptions};
+use crate::options::{HostFacts, PlanOptions};
 use crate::refusal::{Reason, Refusal};
 
 /// Nodes are in 10.99.0.0/16.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use diecast_core_experiment::{Metric, Ready, SpeedPpm};
+use diecast_core_experiment::{Metric, Mode, Ready, SpeedPpm};
 use diecast_core_net::{Mac, NetSpec};
 use diecast_core_vtime::{RealSpan, Tdf, VirtSpan};
 use serde::{Serialize, Serializer};
 
-use crate::options::{HostFacts, Mode, Scale};
+use crate::options::{HostFacts, Scale};
 use crate::ratio::Ratio;
 
 /// What runs where. Its `Display` is the table that `diecast plan` prints.

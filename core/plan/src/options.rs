@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use diecast_core_experiment::Mode;
 use diecast_core_vtime::Tdf;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -11,58 +12,6 @@ use crate::ratio::Ratio;
 
 /// Grain of the CPU meter: real CPU time between two charges.
 pub const GRAIN_NS_DEFAULT: u64 = 100_000;
-
-/// The four ways to run a catalog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// TDF 1, every node in a frame with its full resources: the original system.
-    Baseline,
-    /// No envelope, no meter, every core of a node alone on a CPU.
-    Native,
-    /// Dilated: 1/TDF of each core's speed, the same machine in virtual time.
-    Diecast,
-    /// TDF 1, the same nodes under a CFS quota of 1/S of their CPU.
-    Naive,
-}
-
-impl Mode {
-    /// All modes.
-    pub const ALL: [Mode; 4] = [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive];
-
-    /// The name used in files and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Mode::Baseline => "baseline",
-            Mode::Native => "native",
-            Mode::Diecast => "diecast",
-            Mode::Naive => "naive",
-        }
-    }
-
-    /// Whether nodes run in an envelope, with a meter on every thread.
-    pub const fn has_envelope(self) -> bool {
-        matches!(self, Mode::Baseline | Mode::Diecast)
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// A text that is no mode.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("'{0}' is no mode, expected baseline, native, diecast or naive")]
-pub struct ModeError(String);
-
-impl FromStr for Mode {
-    type Err = ModeError;
-    fn from_str(text: &str) -> Result<Mode, ModeError> {
-        Mode::ALL.into_iter().find(|m| m.name() == text).ok_or_else(|| ModeError(text.to_owned()))
-    }
-}
 
 /// Scale factor S: the host's budget is 1/S of what the baseline used. A rational from 1/100 to 1000.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use diecast_core_experiment::{Experiment, Pos, SpeedPpm};
+use diecast_core_experiment::{Experiment, Mode, Pos, SpeedPpm};
 use diecast_core_vtime::Tdf;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::options::{Mode, Scale};
+use crate::options::Scale;
 use crate::ratio::Ratio;
 use crate::render::bytes;
 

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
+use diecast_core_experiment::Mode;
 use diecast_core_net::NetSpec;
 
 use crate::model::{Plan, PlannedNode, Quota, QuotaPurpose, Role};
-use crate::options::Mode;
 use crate::ratio::Ratio;
 
 impl fmt::Display for Plan {

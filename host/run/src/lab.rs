@@ -188,7 +188,7 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> He
         journal_version: diecast_core_journal::JOURNAL_VERSION,
         diecast_version: env!("CARGO_PKG_VERSION").into(),
         lab: dir.id().to_owned(),
-        mode: plan.mode.name().parse().unwrap_or(diecast_core_journal::Mode::Baseline),
+        mode: plan.mode,
         tdf: plan.tdf,
         scale: plan.scale.map_or(1.0, |s| s.ratio().as_f64()),
         seed: plan.seed,

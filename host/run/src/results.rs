@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::LATE_BUCKETS;
-use diecast_core_experiment::{Metric, MetricSource};
+use diecast_core_experiment::{Combine, Metric, MetricSource};
 use diecast_core_journal::{
     End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown,
     Throttling, metrics,
@@ -259,14 +259,9 @@ fn scalar(m: &Metric, of: impl Fn(&str) -> Result<f64, String>) -> Result<Metric
     for name in &m.from {
         per_node.insert(name.clone(), of(name)?);
     }
-    let combine = match m.combine {
-        Some(diecast_core_experiment::Combine::Mean) => metrics::Combine::Mean,
-        Some(diecast_core_experiment::Combine::Max) => metrics::Combine::Max,
-        Some(diecast_core_experiment::Combine::Min) => metrics::Combine::Min,
-        Some(diecast_core_experiment::Combine::Sum) | None => metrics::Combine::Sum,
-    };
+    let combine = m.combine.unwrap_or(Combine::Sum);
     let values: Vec<f64> = per_node.values().copied().collect();
-    let value = combine.apply(&values).map_err(|e| e.to_string())?;
+    let value = metrics::combined(combine, &values).map_err(|e| e.to_string())?;
     Ok(MetricData::Scalar { value, combine, per_node })
 }
 

@@ -14,7 +14,8 @@ const CORE_EDGES: &[(&str, &[&str])] = &[
     ("core/net", &["core/vtime"]),
     ("core/experiment", &["core/vtime"]),
     ("core/plan", &["core/vtime", "core/experiment", "core/net", "core/cpu"]),
-    ("core/journal", &["core/vtime"]),
+    // The words of a catalog that a journal repeats: modes, ways to combine.
+    ("core/journal", &["core/vtime", "core/experiment"]),
     ("core/report", &["core/vtime", "core/journal"]),
 ];
 

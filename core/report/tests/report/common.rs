@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use diecast_core_journal::metrics::{Combine, Statistic, to_sample_bytes};
+use diecast_core_journal::metrics::{Statistic, to_sample_bytes};
 use diecast_core_journal::{
-    Conservation, End, Header, HostFacts, HostSpeed, Lateness, LatenessSource, MetricData, MetricValue, Mode,
+    Combine, Conservation, End, Header, HostFacts, HostSpeed, Lateness, LatenessSource, MetricData, MetricValue, Mode,
     NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown, Throttling, examples, hash_text, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
