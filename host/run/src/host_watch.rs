@@ -129,11 +129,11 @@ pub fn start_watch(
     journal: Recorder,
 ) -> std::io::Result<Beside> {
     Beside::spawn("watch", move |stop| {
-        let mut monitors: Vec<(Monitor, usize)> = nodes.into_iter().map(|n| (Monitor::new(n), 0)).collect();
+        let mut monitors: Vec<Monitor> = nodes.into_iter().map(Monitor::new).collect();
         let mut next_sample = lab.now();
         loop {
             let last = stop.load(Ordering::Acquire);
-            for (m, reported) in &mut monitors {
+            for m in &mut monitors {
                 let name = m.node().name.clone();
                 if let Ok(Some(w)) = m.tick(&lab) {
                     let (v_ns, _) = journal.now();
@@ -146,16 +146,15 @@ pub fn start_watch(
                         meter_cost_ns: w.meter_cost_ns,
                     }));
                 }
-                let unmetered = m.threads_without_meter();
-                if unmetered > *reported {
-                    let more = (unmetered - *reported) as u64;
-                    journal.finding(
-                        FindingKind::ThreadWithoutMeter,
-                        Some(&name),
-                        more,
-                        format!("{more} threads of node {name} used CPU that no meter charged"),
+                for t in m.take_unmetered() {
+                    let text = format!(
+                        "node {name}: thread {} of process {} ({}) used {:.0} ms of CPU time that no meter charged",
+                        t.tid,
+                        t.pid,
+                        t.name,
+                        t.uncharged_ns as f64 / 1e6
                     );
-                    *reported = unmetered;
+                    journal.finding(FindingKind::ThreadWithoutMeter, Some(&name), 1, text);
                 }
             }
             if last || lab.now() >= next_sample {

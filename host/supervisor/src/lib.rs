@@ -9,7 +9,7 @@ mod supervisor;
 
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
-pub use monitor::{Monitor, Window};
+pub use monitor::{Monitor, Unmetered, Window};
 pub use supervisor::{Counts, Supervisor};
 
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};

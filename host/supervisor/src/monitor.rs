@@ -44,6 +44,18 @@ pub struct Window {
     pub meter_cost_ns: u64,
 }
 
+/// A thread that used CPU time which no meter charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmetered {
+    /// The process and the thread, as the host numbers them.
+    pub pid: i32,
+    pub tid: i32,
+    /// The thread's name.
+    pub name: String,
+    /// CPU time since its last charge, ns.
+    pub uncharged_ns: u64,
+}
+
 #[derive(Clone, Copy, Default)]
 struct Totals {
     usage: u64,
@@ -60,6 +72,8 @@ pub struct Monitor {
     names: BTreeMap<i32, u32>,
     suspects: BTreeSet<i32>,
     unmetered: BTreeSet<i32>,
+    /// Those that nobody has asked for yet.
+    news: Vec<Unmetered>,
     /// Escapes that a window's reading made negative, to be settled by the next.
     owed_ns: i64,
     dead_slots: BTreeSet<usize>,
@@ -74,6 +88,7 @@ impl Monitor {
             names: BTreeMap::new(),
             suspects: BTreeSet::new(),
             unmetered: BTreeSet::new(),
+            news: Vec::new(),
             owed_ns: 0,
             dead_slots: BTreeSet::new(),
         }
@@ -84,9 +99,9 @@ impl Monitor {
         &self.node
     }
 
-    /// Threads that have run without a working meter so far.
-    pub fn threads_without_meter(&self) -> usize {
-        self.unmetered.len()
+    /// Threads that were found to run without a working meter since the last call, each once.
+    pub fn take_unmetered(&mut self) -> Vec<Unmetered> {
+        std::mem::take(&mut self.news)
     }
 
     /// Looks at the node; a window when one closed.
@@ -191,8 +206,10 @@ impl Monitor {
                 let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
                 if self.node.cpu.metered && open > limit {
                     suspects.insert(tid);
-                    if self.suspects.contains(&tid) {
-                        self.unmetered.insert(tid);
+                    if self.suspects.contains(&tid) && self.unmetered.insert(tid) {
+                        let name = std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
+                        let name = name.trim().to_owned();
+                        self.news.push(Unmetered { pid, tid, name, uncharged_ns: open });
                     }
                 }
             }
