@@ -10,7 +10,7 @@ use crate::metrics::Statistic;
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 1;
+pub const JOURNAL_VERSION: u32 = 2;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -213,8 +213,10 @@ pub struct NodeSample {
     pub received_bytes: u64,
     /// Packets it received.
     pub received_packets: u64,
-    /// Packets to or from it that a queue or the loss model dropped.
+    /// Packets to or from it that the queues or the loss model of its own links dropped, or that the model refused.
     pub dropped_packets: u64,
+    /// Packets that it sent and that the emulator did not take from its TAP in time: errors of the run.
+    pub ring_dropped_packets: u64,
 }
 
 /// One conservation window of a node, closed once it used 20 ms of CPU. All times are real CPU time of this window.
@@ -348,6 +350,8 @@ pub enum FindingKind {
     LostKick,
     /// A kernel feature is absent and a lesser way was taken.
     MissingFeature,
+    /// A time constant of the kernel could not be stretched as far as the TDF asks for.
+    ClampedSysctl,
     /// A program ended that should not have.
     ProgramDied,
     /// Worth reading, does not touch the verdict.
@@ -511,6 +515,7 @@ pub fn examples() -> Vec<Record> {
             received_bytes: 90_000,
             received_packets: 390,
             dropped_packets: 0,
+            ring_dropped_packets: 0,
         }),
         Record::Conservation(Conservation {
             node: node(),

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use diecast_core_journal::{
-    Conservation, FindingKind, Header, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record, Verdict, wire,
+    Conservation, Finding, FindingKind, Header, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record,
+    Verdict, wire,
 };
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
@@ -80,9 +81,11 @@ pub struct Fidelity {
     pub unaccounted: Vec<String>,
     /// Node to the real time for which it was throttled in the measured phase.
     pub r_throttled_ns: BTreeMap<String, u64>,
+    /// Node to the packets of its TAP that the emulator did not take in time, where there are any.
+    pub ring_dropped_packets: BTreeMap<String, u64>,
     /// Each host core's speed.
     pub host_speed: Vec<CoreSpeed>,
-    /// Findings: kind, how many, the first one's words.
+    /// Findings: kind, how many, in what words.
     pub findings: Vec<FindingTotal>,
 }
 
@@ -167,8 +170,31 @@ pub struct FindingTotal {
     pub count: u64,
     /// The first one's node.
     pub first_node: Option<String>,
-    /// The first one's words.
-    pub first_detail: String,
+    /// The words of the first ones, the same words once.
+    pub details: Vec<String>,
+}
+
+/// Words of a kind of findings that a summary keeps; the journal has them all.
+const DETAILS_MAX: usize = 40;
+/// Words that a reason repeats.
+const DETAILS_IN_REASON: usize = 3;
+
+impl FindingTotal {
+    fn add(&mut self, finding: &Finding) {
+        self.count += finding.count;
+        if self.details.len() < DETAILS_MAX && !self.details.contains(&finding.detail) {
+            self.details.push(finding.detail.clone());
+        }
+    }
+
+    /// The first details in one line.
+    fn in_short(&self) -> String {
+        let mut text = self.details[..self.details.len().min(DETAILS_IN_REASON)].join("; ");
+        if self.details.len() > DETAILS_IN_REASON {
+            text += &format!("; and {} more, see the journal", self.details.len() - DETAILS_IN_REASON);
+        }
+        text
+    }
 }
 
 /// The measured phase of a journal: from its begin to the next phase, or the whole run where it has none.
@@ -226,13 +252,9 @@ impl Fidelity {
                 }
                 Record::Lateness(lateness) => ledgers.push(lateness.clone()),
                 Record::Finding(finding) => {
-                    let first = || FindingTotal {
-                        kind: finding.kind,
-                        count: 0,
-                        first_node: finding.node.clone(),
-                        first_detail: finding.detail.clone(),
-                    };
-                    findings.entry(finding.kind).or_insert_with(first).count += finding.count;
+                    let (kind, first_node) = (finding.kind, finding.node.clone());
+                    let first = || FindingTotal { kind, count: 0, first_node, details: Vec::new() };
+                    findings.entry(kind).or_insert_with(first).add(finding);
                 }
                 _ => {}
             }
@@ -259,6 +281,11 @@ impl Fidelity {
             r_throttled_ns: throttled
                 .into_iter()
                 .map(|(node, (a, b))| (node.to_owned(), b.saturating_sub(a)))
+                .collect(),
+            ring_dropped_packets: last_sample
+                .values()
+                .filter(|sample| sample.ring_dropped_packets > 0)
+                .map(|sample| (sample.node.clone(), sample.ring_dropped_packets))
                 .collect(),
             host_speed: host_speed.into_iter().map(|(core, probe_ns)| CoreSpeed { core, probe_ns }).collect(),
             findings: findings.into_values().collect(),
@@ -330,11 +357,11 @@ impl Fidelity {
         ];
         for (kind, what, advice) in kinds.into_iter().filter(|_| self.mode.has_envelope()) {
             let total = self.findings.iter().find(|total| total.kind == kind);
-            let advice = total.map_or(advice, |total| &total.first_detail);
-            checks.push(Check::count(what.into(), total.map_or(0, |total| total.count), advice));
+            let advice = total.map_or_else(|| advice.to_owned(), FindingTotal::in_short);
+            checks.push(Check::count(what.into(), total.map_or(0, |total| total.count), &advice));
         }
         if let Some(total) = self.findings.iter().find(|total| total.kind == ProgramDied) {
-            checks.push(Check::count("programs that died".into(), total.count, &total.first_detail));
+            checks.push(Check::count("programs that died".into(), total.count, &total.in_short()));
         }
     }
 
@@ -407,6 +434,10 @@ impl Fidelity {
             }
             None if self.network_used => checks.push(Check::missing("emulator lateness".into())),
             None => {}
+        }
+        if let Some((node, &count)) = self.ring_dropped_packets.iter().max_by_key(|(_, count)| **count) {
+            let check = Check::count(format!("packets lost between TAP and emulator ({node})"), count, "");
+            checks.push(Check { tdf_factor: Some(2.0), ..check });
         }
     }
 

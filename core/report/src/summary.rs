@@ -88,6 +88,8 @@ pub struct NodeUse {
     pub received_packets: u64,
     /// Packets to or from it that were dropped.
     pub dropped_packets: u64,
+    /// Packets of its TAP that the emulator did not take in time.
+    pub ring_dropped_packets: u64,
 }
 
 impl RunSummary {
@@ -173,6 +175,7 @@ fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window
         sent_packets: last.sent_packets.saturating_sub(first.sent_packets),
         received_packets: last.received_packets.saturating_sub(first.received_packets),
         dropped_packets: last.dropped_packets.saturating_sub(first.dropped_packets),
+        ring_dropped_packets: last.ring_dropped_packets.saturating_sub(first.ring_dropped_packets),
     }
 }
 

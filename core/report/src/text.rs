@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use diecast_core_journal::{MetricData, Outcome, Verdict};
+use diecast_core_journal::{FindingKind, MetricData, Outcome, Verdict};
 
 use crate::compare::{Cell, Comparison, Overall, Row};
 use crate::fidelity::Budgets;
@@ -127,7 +127,16 @@ pub fn run(summary: &RunSummary, budgets: &Budgets) -> String {
     });
     text.push('\n');
     text += &table(&["fidelity", "measured", "budget", ""], 1, rows.collect());
+    text += &notes(summary);
     text
+}
+
+/// Findings without a budget: what a reader of the numbers must know all the same.
+fn notes(summary: &RunSummary) -> String {
+    let kinds = [FindingKind::MissingFeature, FindingKind::ClampedSysctl, FindingKind::Warning];
+    let told = summary.fidelity.findings.iter().filter(|total| kinds.contains(&total.kind));
+    let lines: String = told.flat_map(|total| &total.details).map(|detail| format!("  {detail}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\nnotes\n{lines}") }
 }
 
 fn metrics(summary: &RunSummary) -> String {

@@ -11,7 +11,7 @@ use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Recor
 use diecast_core_plan::{Plan, PlannedNode, Role};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtSpan};
-use diecast_host_net::{Emulator, EmulatorConfig, SharedFrame, SysctlOutcome, create_netns, prepare_node};
+use diecast_host_net::{Emulator, EmulatorConfig, SharedFrame, create_netns, prepare_node};
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
@@ -23,6 +23,7 @@ use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::results;
 use crate::running::{Running, WORK_DIR};
+use crate::sysctls::SysctlNotes;
 
 /// Real-time priority of the emulator's thread.
 const EMULATOR_PRIORITY: u8 = 50;
@@ -237,6 +238,7 @@ fn set_up(
         }
     };
     let (mut taps, mut netns, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sysctls = SysctlNotes::default();
     for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
         let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
         if let Some(rto) = &mut initial_rto {
@@ -244,15 +246,13 @@ fn set_up(
         }
         let prepared = prepare_node(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf)
             .map_err(|e| RunError::Host(format!("making the NIC of node {}: {e}", n.name)))?;
-        for row in prepared.sysctls.iter().filter(|r| matches!(r.outcome, SysctlOutcome::Refused(_))) {
-            let text = format!("{} could not be set to {} in node {}", row.name, row.wanted, n.name);
-            journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
-        }
+        sysctls.add(&prepared.sysctls, plan.tdf);
         taps.push(prepared.tap);
         let for_node = ns.try_clone().map_err(RunError::host("copying a descriptor"))?;
         specs.push(node_spec(plan, n, for_node, files.remove(&n.name).unwrap_or_default()));
         netns.push(Arc::new(ns));
     }
+    sysctls.write(&journal);
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
@@ -272,10 +272,13 @@ fn set_up(
             let metered = n.metered && possible;
             if n.metered && !possible {
                 journal.finding(
-                    FindingKind::MissingFeature,
+                    FindingKind::ThreadWithoutMeter,
                     Some(&n.name),
                     1,
-                    "no CPU meter: perf events with sigtrap are not allowed here".into(),
+                    format!(
+                        "node {}: no thread has a meter: this host does not allow perf events with sigtrap",
+                        n.name
+                    ),
                 );
             }
             let cpu = CpuConfig {

@@ -14,6 +14,7 @@ mod ready;
 mod recorder;
 mod results;
 mod running;
+mod sysctls;
 
 pub use facts::{host_facts, plan_facts};
 pub use lab::{Ran, RunError, RunOptions, run};

@@ -1,6 +1,7 @@
 //! From a finished lab to files: samples of counters, metrics, lateness, the verdict.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,10 +12,11 @@ use diecast_core_journal::{
     End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown,
     Throttling, metrics,
 };
-use diecast_core_net::NodeCounters;
+use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
 use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
+use diecast_host_net::{EmulatorStats, NODE_DEVICE, link_counters};
 use diecast_host_supervisor::NodeFrame;
 
 use crate::host_watch::Sampler;
@@ -83,11 +85,21 @@ struct Sampled {
     name: String,
     cgroup: diecast_host_node::Cgroup,
     frame: Option<Arc<NodeFrame>>,
+    netns: Arc<OwnedFd>,
+    /// Pipes that begin or end at the node.
+    pipes: Vec<usize>,
     has_quota: bool,
 }
 
 impl Sampled {
-    fn read(&self, v_ns: VirtNs, net: &NodeCounters) -> Option<(NodeSample, Option<Throttling>)> {
+    fn read(
+        &self,
+        v_ns: VirtNs,
+        stats: &EmulatorStats,
+        net: &NodeCounters,
+    ) -> Option<(NodeSample, Option<Throttling>)> {
+        let pipes = || self.pipes.iter().filter_map(|&at| stats.pipes.get(at));
+        let in_pipes: u64 = pipes().map(|pipe| pipe.dropped_queue_full + pipe.dropped_loss).sum();
         let charged = |f: &Arc<NodeFrame>| {
             let c = &f.page().counters;
             c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
@@ -102,10 +114,13 @@ impl Sampled {
             sent_packets: net.packets_sent,
             received_bytes: net.bytes_received,
             received_packets: net.packets_received,
-            dropped_packets: net.dropped_unknown_destination
+            dropped_packets: in_pipes
+                + net.dropped_unknown_destination
                 + net.dropped_spoofed
                 + net.dropped_malformed
                 + net.dropped_oversize,
+            // What the emulator did not read is counted by the device alone.
+            ring_dropped_packets: link_counters(self.netns.as_fd(), NODE_DEVICE).map_or(0, |c| c.sent_dropped),
         };
         let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {
             node: self.name.clone(),
@@ -126,14 +141,23 @@ pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
             name: n.name.clone(),
             cgroup: lab.nodes[at].cgroup().clone(),
             frame: lab.frames[at].clone(),
+            netns: lab.netns[at].clone(),
+            pipes: pipes_of(&plan.net, at),
             has_quota: n.quota.is_some(),
         })
         .collect();
     Box::new(move || {
         let Ok(net) = emulator.stats() else { return Vec::new() };
         let v_ns = clock.now();
-        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(v_ns, k)).collect()
+        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(v_ns, &net, k)).collect()
     })
+}
+
+/// Positions of the pipes that begin or end at a node.
+fn pipes_of(net: &NetSpec, node: usize) -> Vec<usize> {
+    let vertex = net.nodes[node].vertex;
+    let own = |pipe: &PipeSpec| pipe.from == vertex || pipe.to == vertex;
+    (0..net.pipes.len()).filter(|&at| own(&net.pipes[at])).collect()
 }
 
 /// Writes lateness, findings and metrics to the journal. A metric that can't be found fails the experiment.
@@ -173,14 +197,13 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
     }
     let counts = lab.supervisor.counts();
     let problems = counts.problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-    let outside = counts.outside.load(Relaxed);
-    if outside > 0 {
-        lab.journal.finding(
-            FindingKind::ProcessOutsideFrame,
-            None,
-            outside,
-            problems.first().cloned().unwrap_or_default(),
-        );
+    // Problems are kept once and only the first ones; the last line stands for the rest.
+    let mut left = counts.outside.load(Relaxed);
+    for (i, text) in problems.iter().enumerate() {
+        let count = if i + 1 == problems.len() { left } else { left.min(1) };
+        left -= count;
+        let node = plan.nodes.iter().map(|n| n.name.as_str()).find(|n| text.starts_with(&format!("node {n}: ")));
+        lab.journal.finding(FindingKind::ProcessOutsideFrame, node, count, text.clone());
     }
     for f in lab.frames.iter().flatten() {
         let fault = f.page().counters.fault.load(Relaxed);
@@ -190,7 +213,7 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
                 FindingKind::ProcessOutsideFrame,
                 Some(&f.name),
                 1,
-                format!("a blob of node {} reported fault {fault}, detail {detail}", f.name),
+                format!("node {}: a blob reported fault {fault}, detail {detail}", f.name),
             );
         }
     }

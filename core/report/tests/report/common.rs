@@ -5,8 +5,9 @@ use std::io;
 
 use diecast_core_journal::metrics::{Statistic, to_sample_bytes};
 use diecast_core_journal::{
-    Combine, Conservation, End, Header, HostFacts, HostSpeed, Lateness, LatenessSource, MetricData, MetricValue, Mode,
-    NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown, Throttling, examples, hash_text, to_line,
+    Combine, Conservation, End, Header, HostFacts, HostSpeed, JOURNAL_VERSION, Lateness, LatenessSource, MetricData,
+    MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown, Throttling, examples,
+    hash_text, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
@@ -24,6 +25,8 @@ pub struct Made {
     pub mean_ns: f64,
     pub probe_ns: u64,
     pub throttled_ns: u64,
+    /// By each node.
+    pub ring_dropped: u64,
     pub samples: usize,
 }
 
@@ -31,7 +34,17 @@ impl Made {
     pub fn new(mode: Mode, seed: u64) -> Made {
         let tdf = if mode == Mode::Diecast { 10 } else { 1 };
         let throttled_ns = if mode == Mode::Naive { 9 * S } else { 0 };
-        Made { mode, tdf, seed, rate: 180.0, mean_ns: 2e6, probe_ns: 400_000, throttled_ns, samples: 1000 }
+        Made {
+            mode,
+            tdf,
+            seed,
+            rate: 180.0,
+            mean_ns: 2e6,
+            probe_ns: 400_000,
+            throttled_ns,
+            ring_dropped: 0,
+            samples: 1000,
+        }
     }
 
     fn header(&self) -> Header {
@@ -44,7 +57,7 @@ impl Made {
             generates_load,
         };
         Header {
-            journal_version: 1,
+            journal_version: JOURNAL_VERSION,
             diecast_version: "0.1.0".into(),
             lab: format!("web-{}", self.seed),
             mode: self.mode,
@@ -92,6 +105,7 @@ impl Made {
                     received_bytes: v_s * bytes * 2,
                     received_packets: v_s * 290,
                     dropped_packets: 0,
+                    ring_dropped_packets: self.ring_dropped / 20 * (v_s - 7),
                 }));
                 if metered {
                     records.push(Record::Conservation(Conservation {

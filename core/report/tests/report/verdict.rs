@@ -139,3 +139,44 @@ fn a_wavering_host_is_named() {
     fidelity.host_speed[1].probe_ns = [400_000, 400_000, 400_000, 900_000].repeat(5);
     assert_eq!(verdict(&fidelity).0, ["host speed spread (core 1)"]);
 }
+
+#[test]
+fn a_packet_lost_before_the_emulator_is_no_loss_of_the_model() {
+    for mode in [Mode::Baseline, Mode::Diecast, Mode::Naive] {
+        let (reasons, tdf) = verdict(&Made { ring_dropped: 40, ..Made::new(mode, 1) }.fidelity(vec![]));
+        assert_eq!(reasons, ["packets lost between TAP and emulator (load-1)"], "{mode}");
+        assert_eq!(tdf, (mode == Mode::Diecast).then_some(20));
+    }
+}
+
+#[test]
+fn reasons_name_the_first_findings_and_count_the_rest() {
+    let made = Made::new(Mode::Diecast, 1);
+    let Record::Finding(first) = finding(FindingKind::ProcessOutsideFrame) else { panic!() };
+    let detail = |pid: u32| format!("node app-1: process {pid} (sleep) runs outside the frame");
+    let outside = |pid| Record::Finding(Finding { detail: detail(pid), ..first.clone() });
+    let reason = |pids: &[u32]| {
+        let verdict = made.fidelity(pids.iter().copied().map(outside).collect()).verdict(&Budgets::default());
+        let reason = verdict.reasons.into_iter().next().unwrap();
+        (reason.measured, reason.advice)
+    };
+    assert_eq!(reason(&[7]), ("1".into(), detail(7)));
+    assert_eq!(reason(&[7, 7]), ("2".into(), detail(7)), "the same words once");
+    let (count, words) = reason(&[7, 8, 9, 10, 11]);
+    assert_eq!(count, "5");
+    assert_eq!(words, format!("{}; {}; {}; and 2 more, see the journal", detail(7), detail(8), detail(9)));
+}
+
+#[test]
+fn what_has_no_budget_is_still_told() {
+    let Record::Finding(first) = finding(FindingKind::ClampedSysctl) else { panic!() };
+    let detail = "net.ipv4.tcp_rto_min_us is 120000000, TDF 1000 asks for 200000000".to_owned();
+    let mut summary = Made::new(Mode::Diecast, 1).run("x").summary;
+    let without = diecast_core_report::text::run(&summary, &Budgets::default());
+    assert!(!without.contains("notes"), "{without}");
+    let more = vec![Record::Finding(Finding { detail: detail.clone(), ..first })];
+    summary.fidelity = Made::new(Mode::Diecast, 1).fidelity(more);
+    let told = diecast_core_report::text::run(&summary, &Budgets::default());
+    assert!(told.ends_with(&format!("\nnotes\n  {detail}\n")), "{told}");
+    assert!(summary.fidelity.verdict(&Budgets::default()).trustworthy);
+}
