@@ -2,32 +2,14 @@
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::link::Link;
 use crate::spec::{
-    MTU_DEFAULT, Mac, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec, QUEUE_PACKETS_DEFAULT, Subnet, Vertex,
-    VertexIx, VertexKind,
+    COST_DEFAULT, FixedRoute, MTU_DEFAULT, Mac, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec, Routing, Subnet,
+    Vertex, VertexIx, VertexKind,
 };
 
 /// Hosts of a /16 without the network and the broadcast address.
 const HOSTS_MAX: usize = 65_534;
-
-/// What a pipe does to packets; [`NetBuilder::link`] makes two of it.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Link {
-    /// Bits per virtual second; `None` is unlimited.
-    pub bandwidth_bps: Option<u64>,
-    /// One-way delay, virtual nanoseconds.
-    pub delay_ns: u64,
-    /// Probability of loss, 0 to 1.
-    pub loss: f64,
-    /// Packets that may wait.
-    pub queue_packets: u32,
-}
-
-impl Default for Link {
-    fn default() -> Link {
-        Link { bandwidth_bps: None, delay_ns: 0, loss: 0.0, queue_packets: QUEUE_PACKETS_DEFAULT }
-    }
-}
 
 /// Collects vertices and links and gives nodes their addresses, in the order in which they are added.
 ///
@@ -54,6 +36,8 @@ impl NetBuilder {
                     ipv6_prefix: 64,
                 },
                 mtu: MTU_DEFAULT,
+                routing: Routing::Delay,
+                routes: Vec::new(),
             },
         }
     }
@@ -89,20 +73,33 @@ impl NetBuilder {
 
     /// Adds one direction.
     pub fn pipe(&mut self, from: VertexIx, to: VertexIx, link: Link) -> PipeIx {
-        self.spec.pipes.push(PipeSpec {
-            from,
-            to,
-            bandwidth_bps: link.bandwidth_bps,
-            delay_ns: link.delay_ns,
-            loss: link.loss,
-            queue_packets: link.queue_packets,
-        });
+        self.spec.pipes.push(PipeSpec { from, to, cost: COST_DEFAULT, link });
         PipeIx(self.spec.pipes.len() as u32 - 1)
     }
 
     /// Adds both directions: from `a` to `b`, then back.
     pub fn link(&mut self, a: VertexIx, b: VertexIx, link: Link) -> (PipeIx, PipeIx) {
         (self.pipe(a, b, link), self.pipe(b, a, link))
+    }
+
+    /// Sets the largest IP packet.
+    pub fn set_mtu(&mut self, mtu: u32) {
+        self.spec.mtu = mtu;
+    }
+
+    /// Sets how paths are chosen.
+    pub fn set_routing(&mut self, routing: Routing) {
+        self.spec.routing = routing;
+    }
+
+    /// Sets what it costs to go through a pipe.
+    pub fn set_cost(&mut self, pipe: PipeIx, cost: u32) {
+        self.spec.pipes[pipe.at()].cost = cost;
+    }
+
+    /// Gives a way instead of searching it: at `at`, packets to `to` take `pipe`.
+    pub fn route(&mut self, at: VertexIx, to: NodeIx, pipe: PipeIx) {
+        self.spec.routes.push(FixedRoute { at, to, pipe });
     }
 
     /// The finished spec. Whether every node reaches every other is checked by [`crate::Network::new`].

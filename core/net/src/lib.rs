@@ -6,24 +6,41 @@
 //! calls give the same answers.
 //!
 //! Rules:
-//! * A rate counts bits of the Ethernet frame without FCS: IP bytes plus 14.
-//! * A pipe serves its packets in the order in which they reach it; departures chain from the previous
-//!   departure in virtual time and lose no fraction of a nanosecond over a busy period.
+//! * A rate counts bits of the Ethernet frame without FCS, IP bytes plus 14, unless the pipe says otherwise.
+//! * A pipe serves its packets in the order of its discipline; departures chain from the previous departure in virtual
+//!   time and lose no fraction of a nanosecond over a busy period.
+//! * A pipe does not reorder unless its jitter says so.
 //! * Only switches forward. A node with two links is no router.
-//! * ARP and IPv6 neighbour discovery are answered here, at once, and never cross a pipe.
+//! * ARP and IPv6 neighbour discovery are answered here, at once, and never cross a pipe: a cut or a partition shows as
+//!   loss of packets, not as a neighbour that is not there.
+//! * A broadcast or multicast reaches every node of the segment, once through each pipe on the way.
+//! * A change of the network takes place at its instant; see [`Change`] for what becomes of packets on their way.
 #![forbid(unsafe_code)]
 
 mod build;
+mod change;
+mod link;
+mod mark;
 mod neighbour;
 mod network;
+mod packets;
 mod pipe;
+mod queue;
+mod record;
+mod rng;
 mod route;
 mod spec;
 
-pub use build::{Link, NetBuilder};
+pub use build::NetBuilder;
+pub use change::Change;
+pub use link::{
+    Codel, Discipline, Distribution, FQ_FLOWS_MAX, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Framing, GilbertElliott, Jitter,
+    Link, LinkError, QUEUE_PACKETS_DEFAULT, Red,
+};
 pub use network::{Delivery, Network, NodeCounters};
 pub use pipe::PipeCounters;
+pub use record::{RecordError, Recorded, Replay, replay};
 pub use spec::{
-    ETHERNET_HEADER_BYTES, MTU_DEFAULT, Mac, MacError, NetError, NetSpec, NodeIx, NodeSpec, PipeIx, PipeSpec,
-    QUEUE_PACKETS_DEFAULT, Subnet, Vertex, VertexIx, VertexKind,
+    COST_DEFAULT, ETHERNET_HEADER_BYTES, FixedRoute, MTU_DEFAULT, MTU_MAX, MTU_MIN, Mac, MacError, NetError, NetSpec,
+    NodeIx, NodeSpec, PipeIx, PipeSpec, Routing, Subnet, Vertex, VertexIx, VertexKind,
 };

@@ -4,9 +4,9 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::spec::{ETHERNET_HEADER_BYTES, Mac};
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_ARP: u16 = 0x0806;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
 const PROTOCOL_IGMP: u8 = 2;
 const PROTOCOL_ICMPV6: u8 = 58;
 const PROTOCOL_HOP_BY_HOP: u8 = 0;
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     Malformed,
 }
 
-fn be16(frame: &[u8], at: usize) -> u16 {
+pub(crate) fn be16(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 

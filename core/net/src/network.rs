@@ -1,4 +1,8 @@
 //! The model: frames in, due frames out, everything between in virtual time.
+//!
+//! One heap holds what happens next: a packet reaches a vertex, a pipe may send again, the network changes. Each costs
+//! O(log n). Events of one instant go first by their kind (those that came from outside last), then by the order of
+//! their causes: the outcome is a function of what came in and does not depend on when the caller looks.
 
 use core::cmp::{Ordering, Reverse};
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -7,15 +11,21 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use serde::Serialize;
 
+use crate::change::Change;
 use crate::neighbour::{self, Kind};
-use crate::pipe::{Pipe, PipeCounters, SplitMix64, Verdict};
+use crate::packets::{Dest, Packet, PacketIx, Packets};
+use crate::pipe::{Departure, Pipe, PipeCounters};
+use crate::record::Recorded;
+use crate::rng::SplitMix64;
 use crate::route::Routes;
-use crate::spec::{ETHERNET_HEADER_BYTES, Mac, NetError, NetSpec, NodeIx, PipeIx, VertexIx, VertexKind};
+use crate::spec::{
+    ETHERNET_HEADER_BYTES, MTU_MAX, MTU_MIN, Mac, NetError, NetSpec, NodeIx, PipeIx, VertexIx, VertexKind,
+};
 
-/// Buffers kept for reuse; more are freed.
-const SPARE_BUFFERS_MAX: usize = 4096;
-/// Flows with a release in the future are forgotten when the table holds this many and they have passed.
-const FLOWS_PRUNE_AT: usize = 256;
+/// Flows with a release in the future are forgotten when the table holds at least this many and they have passed.
+const FLOWS_PRUNE_MIN: usize = 256;
+/// Events that come from outside bear this bit in their order: they happen after all others of their instant.
+const FROM_OUTSIDE: u64 = 1 << 63;
 
 /// A frame that has reached its node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,24 +65,29 @@ pub struct NodeCounters {
     pub dropped_malformed: u64,
     /// Longer than MTU plus Ethernet header.
     pub dropped_oversize: u64,
+    /// Sent to a node on the other side of a partition; a group frame counts once for each such node.
+    pub dropped_partition: u64,
+    /// Came to a place from which no path leads on, after new routes were searched.
+    pub dropped_no_route: u64,
 }
 
-/// Who a frame is for.
-#[derive(Clone, Debug)]
-enum Dest {
-    One(NodeIx),
-    /// Copies part where their paths part.
-    Group(Vec<NodeIx>),
+/// What happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// A packet reaches its next vertex.
+    Reach(PacketIx),
+    /// A pipe's transmitter is free and packets wait.
+    Serve(PipeIx),
+    /// The network changes.
+    Change(u32),
 }
 
-/// A frame reaches a vertex. The order is (due, seq), so equal instants keep the order of their causes.
+/// Something that will happen. The order is (due, seq).
 #[derive(Debug)]
 struct Event {
     due: VirtNs,
     seq: u64,
-    vertex: VertexIx,
-    dest: Dest,
-    frame: Vec<u8>,
+    what: What,
 }
 
 impl Ord for Event {
@@ -95,7 +110,7 @@ impl Eq for Event {}
 
 /// A node as the model needs it.
 #[derive(Clone, Debug)]
-struct Node {
+pub(crate) struct Node {
     vertex: VertexIx,
     mac: Mac,
     counters: NodeCounters,
@@ -104,27 +119,36 @@ struct Node {
 /// The network with its state. See the crate's text for its rules.
 #[derive(Debug)]
 pub struct Network {
-    nodes: Vec<Node>,
+    pub(crate) spec: NetSpec,
+    pub(crate) nodes: Vec<Node>,
     node_of_vertex: Vec<Option<NodeIx>>,
     by_mac: BTreeMap<Mac, NodeIx>,
     by_ipv4: BTreeMap<Ipv4Addr, NodeIx>,
     by_ipv6: BTreeMap<Ipv6Addr, NodeIx>,
-    pipes: Vec<Pipe>,
-    pipe_to: Vec<VertexIx>,
-    routes: Routes,
+    pub(crate) pipes: Vec<Pipe>,
+    pub(crate) routes: Routes,
+    /// Packets may be on ways that the routes no longer know.
+    pub(crate) rerouted: bool,
+    pub(crate) reroutes_refused: u64,
     frame_bytes_max: usize,
+    packets: Packets,
     events: BinaryHeap<Event>,
-    /// For each event the earliest instant at which its frame can be delivered, then the event's own order, by
-    /// which entries of processed events are told.
-    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs, u64)>>,
+    /// For each event the earliest instant at which it can lead to a delivery, then the event's own instant, by which
+    /// entries of processed events are told.
+    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs)>>,
     seq: u64,
     /// Nothing happens before this instant any more.
-    processed: VirtNs,
-    /// Order of the last processed event.
-    processed_seq: u64,
+    pub(crate) processed: VirtNs,
     /// Last release of flows that paid a debt, in the future when it was set.
     releases: BTreeMap<(NodeIx, u64), VirtNs>,
-    spare: Vec<Vec<u8>>,
+    prune_at: usize,
+    pub(crate) changes: BTreeMap<u32, Change>,
+    pub(crate) next_change: u32,
+    /// The side of each node while the network is parted; empty when it is whole.
+    pub(crate) side: Vec<u32>,
+    pub(crate) record: Option<Vec<Recorded>>,
+    /// Kept for its room.
+    departures: Vec<Departure>,
 }
 
 impl Network {
@@ -132,26 +156,38 @@ impl Network {
     pub fn new(spec: &NetSpec) -> Result<Network, NetError> {
         check_indices(spec)?;
         check_pipes(spec)?;
+        let routes = Routes::new(spec, |_| true)?;
+        if let Some(unreachable) = routes.unreachable(spec) {
+            return Err(unreachable);
+        }
+        let frame_bytes_max = spec.mtu as usize + ETHERNET_HEADER_BYTES;
         let mut net = Network {
+            spec: spec.clone(),
             nodes: Vec::new(),
             node_of_vertex: vec![None; spec.vertices.len()],
             by_mac: BTreeMap::new(),
             by_ipv4: BTreeMap::new(),
             by_ipv6: BTreeMap::new(),
             pipes: Vec::new(),
-            pipe_to: spec.pipes.iter().map(|p| p.to).collect(),
-            routes: Routes::new(spec)?,
-            frame_bytes_max: spec.mtu as usize + ETHERNET_HEADER_BYTES,
+            routes,
+            rerouted: false,
+            reroutes_refused: 0,
+            frame_bytes_max,
+            packets: Packets::new(frame_bytes_max),
             events: BinaryHeap::new(),
             earliest: BinaryHeap::new(),
             seq: 1,
             processed: VirtNs(0),
-            processed_seq: 0,
             releases: BTreeMap::new(),
-            spare: Vec::new(),
+            prune_at: FLOWS_PRUNE_MIN,
+            changes: BTreeMap::new(),
+            next_change: 0,
+            side: Vec::new(),
+            record: None,
+            departures: Vec::new(),
         };
         let mut seeds = SplitMix64(spec.seed);
-        net.pipes = spec.pipes.iter().map(|p| Pipe::new(p, seeds.next())).collect();
+        net.pipes = spec.pipes.iter().map(|p| Pipe::new(&p.link, frame_bytes_max as u32, seeds.next())).collect();
         for ix in 0..spec.nodes.len() {
             net.add_node(spec, NodeIx(ix as u32))?;
         }
@@ -191,6 +227,9 @@ impl Network {
     /// processed counts as that one.
     pub fn ingress(&mut self, now: VirtNs, from: NodeIx, mut frame: Vec<u8>, debt: VirtSpan) {
         let now = now.max(self.processed);
+        if let Some(record) = &mut self.record {
+            record.push(Recorded::Frame { at: now, from, debt, frame: frame.clone() });
+        }
         let node = &mut self.nodes[from.at()];
         let c = &mut node.counters;
         c.packets_sent += 1;
@@ -233,7 +272,7 @@ impl Network {
             Some(_) => {
                 node.counters.neighbours_answered += 1;
                 let vertex = node.vertex;
-                return self.push(now, vertex, Dest::One(from), frame);
+                return self.admit(now, vertex, from, Dest::One(from), frame);
             }
             None => node.counters.dropped_unknown_neighbour += 1,
         }
@@ -243,19 +282,39 @@ impl Network {
     fn forward(&mut self, now: VirtNs, from: NodeIx, dst: Mac, frame: Vec<u8>, debt: VirtSpan) {
         let dest = if dst.is_group() {
             self.nodes[from.at()].counters.group_frames += 1;
-            Dest::Group((0..self.nodes.len() as u32).map(NodeIx).filter(|n| *n != from).collect())
+            let others = (0..self.nodes.len() as u32).map(NodeIx).filter(|n| *n != from);
+            let members: Vec<NodeIx> = others.filter(|n| self.same_side(from, *n)).collect();
+            self.nodes[from.at()].counters.dropped_partition += (self.nodes.len() - 1 - members.len()) as u64;
+            group(members)
         } else {
             match self.by_mac.get(&dst) {
-                Some(to) if *to != from => Dest::One(*to),
+                Some(to) if *to != from && self.same_side(from, *to) => Some(Dest::One(*to)),
+                Some(to) if *to != from => {
+                    self.nodes[from.at()].counters.dropped_partition += 1;
+                    None
+                }
                 _ => {
                     self.nodes[from.at()].counters.dropped_unknown_destination += 1;
-                    return self.recycle(frame);
+                    None
                 }
             }
         };
+        let Some(dest) = dest else { return self.recycle(frame) };
         let release = self.release(now, from, &frame, debt);
         let vertex = self.nodes[from.at()].vertex;
-        self.push(release, vertex, dest, frame);
+        let frame = self.packets.fitted(frame);
+        self.admit(release, vertex, from, dest, frame);
+    }
+
+    fn same_side(&self, a: NodeIx, b: NodeIx) -> bool {
+        self.side.is_empty() || self.side[a.at()] == self.side[b.at()]
+    }
+
+    /// A packet begins its way.
+    fn admit(&mut self, at: VirtNs, vertex: VertexIx, from: NodeIx, dest: Dest, frame: Vec<u8>) {
+        let packet = self.packets.insert(Packet { frame, dest, from, vertex, broken: false });
+        let least = self.least(What::Reach(packet));
+        self.push_from_outside(at, least, What::Reach(packet));
     }
 
     /// When a frame may enter the first pipe.
@@ -263,8 +322,10 @@ impl Network {
         if debt == VirtSpan(0) && self.releases.is_empty() {
             return now;
         }
-        if self.releases.len() >= FLOWS_PRUNE_AT {
+        if self.releases.len() >= self.prune_at {
             self.releases.retain(|_, r| *r > now);
+            // Twice what is left: a flood of flows costs a constant time each.
+            self.prune_at = FLOWS_PRUNE_MIN.max(2 * self.releases.len());
         }
         let key = (from, neighbour::flow_key(frame));
         let earlier = self.releases.get(&key).copied().unwrap_or_default();
@@ -278,18 +339,18 @@ impl Network {
     }
 
     /// No delivery is due before this instant: the caller calls [`Network::pop_due`] then, not at every hop. It may
-    /// find nothing due yet, when a packet has to wait in a queue, and asks again.
+    /// find nothing due yet, when a packet has to wait in a queue or the network changes, and asks again.
     pub fn next_due(&self) -> Option<VirtNs> {
-        self.earliest.peek().map(|Reverse((at, _, _))| *at)
+        self.earliest.peek().map(|Reverse((at, _))| *at)
     }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
         let delivery = self.advance(now);
-        // Events leave in order, so exactly those up to the last processed one are done.
-        let done = (self.processed, self.processed_seq);
-        while self.earliest.peek().is_some_and(|Reverse((_, due, seq))| (*due, *seq) <= done) {
+        // What was due before the next event is done.
+        let pending = self.events.peek().map(|e| e.due);
+        while self.earliest.peek().is_some_and(|Reverse((_, due))| pending.is_none_or(|p| *due < p)) {
             self.earliest.pop();
         }
         delivery
@@ -298,19 +359,51 @@ impl Network {
     fn advance(&mut self, now: VirtNs) -> Option<Delivery> {
         while self.events.peek().is_some_and(|e| e.due <= now) {
             let event = self.events.pop()?;
-            (self.processed, self.processed_seq) = (event.due, event.seq);
-            let here = self.node_of_vertex[event.vertex.at()];
-            match event.dest {
-                Dest::One(to) if here == Some(to) => return Some(self.deliver(to, event.frame, event.due)),
-                Dest::One(to) => self.cross(event.due, event.vertex, Dest::One(to), event.frame),
-                Dest::Group(members) => {
-                    if let Some(d) = self.spread(event.due, event.vertex, here, members, event.frame) {
-                        return Some(d);
+            self.processed = event.due;
+            match event.what {
+                What::Reach(packet) => {
+                    if let Some(delivery) = self.reach(event.due, packet) {
+                        return Some(delivery);
                     }
                 }
+                What::Serve(pipe) => {
+                    let p = &mut self.pipes[pipe.at()];
+                    if p.wake == Some(event.due) {
+                        p.wake = None;
+                    }
+                    self.on_pipe(pipe, |p, packets, out| p.serve(event.due, packets, out));
+                }
+                What::Change(ix) => self.carry_out(event.due, ix),
             }
         }
         None
+    }
+
+    fn reach(&mut self, at: VirtNs, ix: PacketIx) -> Option<Delivery> {
+        let packet = self.packets.get(ix);
+        if packet.broken {
+            self.packets.discard(ix);
+            return None;
+        }
+        let here = self.node_of_vertex[packet.vertex.at()];
+        match &packet.dest {
+            Dest::One(to) if here == Some(*to) => {
+                let to = *to;
+                let frame = self.packets.take(ix).frame;
+                Some(self.deliver(to, frame, at))
+            }
+            Dest::One(to) => {
+                match self.routes.next(packet.vertex.at(), *to) {
+                    Some(pipe) => self.enter(at, pipe, ix),
+                    None => {
+                        self.nodes[packet.from.at()].counters.dropped_no_route += 1;
+                        self.packets.discard(ix);
+                    }
+                }
+                None
+            }
+            Dest::Group(_) => self.spread(at, here, ix),
+        }
     }
 
     fn deliver(&mut self, to: NodeIx, frame: Vec<u8>, due: VirtNs) -> Delivery {
@@ -320,80 +413,122 @@ impl Network {
         Delivery { to, frame, due }
     }
 
-    /// A frame enters the next pipe towards its destination, for a group the one of its first member.
-    fn cross(&mut self, at: VirtNs, vertex: VertexIx, dest: Dest, frame: Vec<u8>) {
-        let towards = match &dest {
-            Dest::One(to) => Some(*to),
-            Dest::Group(members) => members.first().copied(),
-        };
-        let Some(pipe) = towards.and_then(|to| self.routes.next(vertex.at(), to)) else {
-            return self.recycle(frame);
-        };
-        match self.pipes[pipe.at()].enter(at, frame.len()) {
-            Verdict::Arrives(due) => self.push(due, self.pipe_to[pipe.at()], dest, frame),
-            Verdict::Dropped => self.recycle(frame),
+    fn enter(&mut self, at: VirtNs, pipe: PipeIx, packet: PacketIx) {
+        let flow = if self.pipes[pipe.at()].sorts_flows() { self.packets.flow(packet) } else { 0 };
+        self.on_pipe(pipe, |p, packets, out| p.enter(at, packet, flow, packets, out));
+    }
+
+    /// Has a pipe do something, then puts on the agenda what follows from it.
+    pub(crate) fn on_pipe(&mut self, pipe: PipeIx, act: impl FnOnce(&mut Pipe, &mut Packets, &mut Vec<Departure>)) {
+        let mut out = std::mem::take(&mut self.departures);
+        act(&mut self.pipes[pipe.at()], &mut self.packets, &mut out);
+        for d in out.drain(..) {
+            self.packets.get(d.packet).vertex = self.spec.pipes[pipe.at()].to;
+            let least = self.least(What::Reach(d.packet));
+            self.push(d.arrives, self.seq, least, What::Reach(d.packet));
+        }
+        self.departures = out;
+        let p = &mut self.pipes[pipe.at()];
+        if let Some(at) = p.next_serve()
+            && p.wake.is_none_or(|w| at < w)
+        {
+            p.wake = Some(at);
+            let least = self.least(What::Serve(pipe));
+            self.push(at, self.seq, least, What::Serve(pipe));
         }
     }
 
     /// A group frame at a vertex: one copy into each pipe that leads to members, one for the node that is here.
-    fn spread(
-        &mut self,
-        at: VirtNs,
-        vertex: VertexIx,
-        here: Option<NodeIx>,
-        members: Vec<NodeIx>,
-        frame: Vec<u8>,
-    ) -> Option<Delivery> {
+    fn spread(&mut self, at: VirtNs, here: Option<NodeIx>, ix: PacketIx) -> Option<Delivery> {
+        let packet = self.packets.take(ix);
+        let Dest::Group(members) = packet.dest else { return None };
         let mut by_pipe: BTreeMap<PipeIx, Vec<NodeIx>> = BTreeMap::new();
         for &m in members.iter().filter(|m| Some(**m) != here) {
-            if let Some(pipe) = self.routes.next(vertex.at(), m) {
-                by_pipe.entry(pipe).or_default().push(m);
+            match self.routes.next(packet.vertex.at(), m) {
+                Some(pipe) => by_pipe.entry(pipe).or_default().push(m),
+                None => self.nodes[packet.from.at()].counters.dropped_no_route += 1,
             }
         }
-        for group in by_pipe.into_values() {
-            let mut copy = self.buffer();
-            copy.extend_from_slice(&frame);
-            self.cross(at, vertex, Dest::Group(group), copy);
+        for (pipe, members) in by_pipe {
+            let Some(dest) = group(members) else { continue };
+            let copy = Packet { frame: packet.frame.clone(), dest, broken: false, ..packet };
+            let copy = self.packets.insert(copy);
+            self.enter(at, pipe, copy);
         }
         if let Some(to) = here.filter(|h| members.contains(h)) {
-            return Some(self.deliver(to, frame, at));
+            return Some(self.deliver(to, packet.frame, at));
         }
-        self.recycle(frame);
+        self.recycle(packet.frame);
         None
     }
 
-    fn push(&mut self, due: VirtNs, vertex: VertexIx, dest: Dest, frame: Vec<u8>) {
-        let seq = self.seq;
+    /// What has to pass at least between an event and a delivery that it leads to.
+    fn least(&mut self, what: What) -> VirtSpan {
+        match what {
+            What::Reach(ix) => {
+                let packet = self.packets.get(ix);
+                match &packet.dest {
+                    Dest::One(to) => self.routes.least(packet.vertex.at(), *to, packet.frame.len()),
+                    Dest::Group(_) => VirtSpan(0),
+                }
+            }
+            What::Serve(pipe) => {
+                let p = &self.pipes[pipe.at()];
+                let behind = if self.rerouted { VirtSpan(0) } else { self.routes.least_behind(pipe) };
+                VirtSpan(p.least_sending().0.saturating_add(behind.0))
+            }
+            What::Change(_) => VirtSpan(0),
+        }
+    }
+
+    pub(crate) fn push_from_outside(&mut self, due: VirtNs, least: VirtSpan, what: What) {
+        self.push(due, self.seq | FROM_OUTSIDE, least, what);
+    }
+
+    fn push(&mut self, due: VirtNs, seq: u64, least: VirtSpan, what: What) {
         self.seq += 1;
-        let least = match &dest {
-            Dest::One(to) => self.routes.least(vertex.at(), *to, frame.len()),
-            Dest::Group(_) => VirtSpan(0),
-        };
-        self.earliest.push(Reverse((due.plus(least), due, seq)));
-        self.events.push(Event { due, seq, vertex, dest, frame });
+        self.earliest.push(Reverse((due.plus(least), due)));
+        self.events.push(Event { due, seq, what });
+    }
+
+    /// Finds the earliest delivery of every event anew, after the network has changed.
+    pub(crate) fn bind_anew(&mut self) {
+        let events = std::mem::take(&mut self.events);
+        let bounds = events.iter().map(|e| Reverse((e.due.plus(self.least(e.what)), e.due)));
+        self.earliest = bounds.collect();
+        self.events = events;
     }
 
     /// An empty buffer, a used one when there is one.
     pub fn buffer(&mut self) -> Vec<u8> {
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.frame_bytes_max))
+        self.packets.buffer()
     }
 
     /// Keeps the buffer of a delivered frame for reuse.
-    pub fn recycle(&mut self, mut frame: Vec<u8>) {
-        if self.spare.len() < SPARE_BUFFERS_MAX {
-            frame.clear();
-            self.spare.push(frame);
-        }
+    pub fn recycle(&mut self, frame: Vec<u8>) {
+        self.packets.recycle(frame);
     }
 
     /// Copies of frames that are on their way.
     pub fn in_flight(&self) -> usize {
-        self.events.len()
+        self.packets.len()
+    }
+
+    /// Bytes of memory that packets on their way and buffers in reserve take, the agenda included.
+    pub fn memory_bytes(&self) -> usize {
+        self.packets.memory_bytes()
+            + self.events.capacity() * size_of::<Event>()
+            + self.earliest.capacity() * size_of::<Reverse<(VirtNs, VirtNs)>>()
+    }
+
+    /// Changes of routes that were refused because fixed routes would have led in a circle.
+    pub fn reroutes_refused(&self) -> u64 {
+        self.reroutes_refused
     }
 
     /// Counters of each pipe, in the order of the spec.
     pub fn pipe_counters(&self) -> Vec<PipeCounters> {
-        self.pipes.iter().map(|p| p.counters).collect()
+        self.pipes.iter().map(Pipe::counters).collect()
     }
 
     /// Counters of each node, in the order of the spec.
@@ -407,9 +542,18 @@ impl Network {
         let mut at = self.nodes[from.at()].vertex;
         while let Some(pipe) = self.routes.next(at.at(), to) {
             pipes.push(pipe);
-            at = self.pipe_to[pipe.at()];
+            at = self.spec.pipes[pipe.at()].to;
         }
         pipes
+    }
+}
+
+/// Where a frame for several nodes goes; `None` when there is none.
+fn group(members: Vec<NodeIx>) -> Option<Dest> {
+    match members[..] {
+        [] => None,
+        [one] => Some(Dest::One(one)),
+        _ => Some(Dest::Group(members.into_boxed_slice())),
     }
 }
 
@@ -422,6 +566,16 @@ fn check_indices(spec: &NetSpec) -> Result<(), NetError> {
         vertex(p.from)?;
         vertex(p.to)?;
     }
+    for r in &spec.routes {
+        vertex(r.at)?;
+        let (node, pipe) = (r.to.at() < spec.nodes.len(), r.pipe.at() < spec.pipes.len());
+        if !node {
+            return Err(NetError::NoSuch { what: "node", index: r.to.0, count: spec.nodes.len() });
+        }
+        if !pipe {
+            return Err(NetError::NoSuch { what: "pipe", index: r.pipe.0, count: spec.pipes.len() });
+        }
+    }
     let mut taken = BTreeSet::new();
     for n in &spec.nodes {
         if vertex(n.vertex)?.kind != VertexKind::Node || !taken.insert(n.vertex) {
@@ -432,18 +586,14 @@ fn check_indices(spec: &NetSpec) -> Result<(), NetError> {
 }
 
 fn check_pipes(spec: &NetSpec) -> Result<(), NetError> {
+    if !(MTU_MIN..=MTU_MAX).contains(&spec.mtu) {
+        return Err(NetError::BadMtu(spec.mtu));
+    }
     for p in &spec.pipes {
-        let from = spec.vertices[p.from.at()].name.clone();
-        let to = spec.vertices[p.to.at()].name.clone();
         if p.from == p.to {
-            return Err(NetError::Loop(from));
+            return Err(NetError::Loop(spec.vertices[p.from.at()].name.clone()));
         }
-        if p.bandwidth_bps == Some(0) {
-            return Err(NetError::NoBandwidth { from, to });
-        }
-        if !(0.0..=1.0).contains(&p.loss) {
-            return Err(NetError::BadLoss { from, to, loss: p.loss });
-        }
+        p.link.check().map_err(|problem| spec.bad_link(p, problem))?;
     }
     Ok(())
 }

@@ -1,20 +1,29 @@
-//! Shortest paths: for each node, the next pipe from every vertex.
+//! Paths: for each node, the next pipe from every vertex.
+//!
+//! One search per node over the reversed graph, O(pipes * log vertices) each; 12 bytes of table per pair of node and
+//! vertex and 16 more for the bounds.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use diecast_core_vtime::{NS_PER_S, VirtSpan};
 
-use crate::spec::{NetError, NetSpec, NodeIx, PipeIx, PipeSpec, VertexKind};
+use crate::link::{Framing, Link};
+use crate::spec::{NetError, NetSpec, NodeIx, PipeIx, PipeSpec, Routing, VertexKind};
+
+/// No pipe: the destination itself, or no way.
+const NONE: u32 = u32::MAX;
 
 /// Next pipes towards each node.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     vertices: usize,
     /// `next[node * vertices + vertex]`.
-    next: Vec<Option<PipeIx>>,
+    next: Vec<u32>,
     /// Same order: what the way from there to the node takes at least.
     ahead: Vec<Ahead>,
+    /// For each pipe, what a packet that has just been sent through it needs at least to its node.
+    behind: Vec<u64>,
 }
 
 /// The least time of a way: its delays, and its serialisation time per byte in units of 2^-20 ns, rounded down.
@@ -26,51 +35,107 @@ struct Ahead {
 
 impl Ahead {
     /// The way that begins with this pipe and goes on like `self`. Bound: 8 * 10^9 * 2^20 is below 2^53.
-    fn after(self, pipe: &PipeSpec) -> Ahead {
-        let per_byte = pipe.bandwidth_bps.map_or(0, |bps| ((8 * NS_PER_S) << 20) / bps);
+    fn after(self, link: &Link) -> Ahead {
+        // A pipe that does not count the Ethernet header needs less per byte of the frame than its rate says.
+        let counted = link.bandwidth_bps.filter(|_| link.framing != Framing::Ip);
+        let per_byte = counted.map_or(0, |bps| ((8 * NS_PER_S) << 20) / bps);
         Ahead {
-            delay_ns: self.delay_ns.saturating_add(pipe.delay_ns),
+            delay_ns: self.delay_ns.saturating_add(link.least_delay_ns()),
             per_byte: self.per_byte.saturating_add(per_byte),
         }
     }
 }
 
+/// Sum of delays or costs, then pipes.
+type Length = (u128, u32);
+
 impl Routes {
-    /// Paths of the least total delay; among these the fewest pipes; among these the lowest pipe index at each
-    /// vertex. A path never leads through another node.
+    /// Paths of the least total delay or cost; among these the fewest pipes; among these the lowest pipe index at each
+    /// vertex. A path never leads through another node, and not through a pipe that `up` says is cut. Fixed routes win.
     ///
-    /// No loop: along the chosen pipes the pair (delay left, pipes left) falls strictly.
-    pub(crate) fn new(spec: &NetSpec) -> Result<Routes, NetError> {
+    /// No loop without fixed routes: along the chosen pipes the pair (length left, pipes left) falls strictly.
+    pub(crate) fn new(spec: &NetSpec, up: impl Fn(PipeIx) -> bool) -> Result<Routes, NetError> {
         let vertices = spec.vertices.len();
-        let mut into: Vec<Vec<PipeIx>> = vec![Vec::new(); vertices];
-        for (i, p) in spec.pipes.iter().enumerate() {
-            into[p.to.at()].push(PipeIx(i as u32));
+        let mut into: Vec<Vec<u32>> = vec![Vec::new(); vertices];
+        for (i, p) in spec.pipes.iter().enumerate().filter(|(i, _)| up(PipeIx(*i as u32))) {
+            into[p.to.at()].push(i as u32);
         }
-        let mut next = vec![None; spec.nodes.len() * vertices];
-        for (d, dest) in spec.nodes.iter().enumerate() {
-            let cost = costs_to(spec, &into, dest.vertex.at());
-            let row = &mut next[d * vertices..][..vertices];
-            let mut best: Vec<Option<(u128, u32)>> = vec![None; vertices];
-            for (i, p) in spec.pipes.iter().enumerate() {
-                let onward = p.to == dest.vertex || spec.vertices[p.to.at()].kind == VertexKind::Switch;
-                let Some((delay, hops)) = cost[p.to.at()].filter(|_| onward) else { continue };
-                let here = (delay + u128::from(p.delay_ns), hops + 1);
-                let slot = &mut best[p.from.at()];
-                if p.from != dest.vertex && slot.is_none_or(|b| here < b) {
-                    *slot = Some(here);
-                    row[p.from.at()] = Some(PipeIx(i as u32));
-                }
+        let fixed = fixed_routes(spec)?;
+        let mut next = vec![NONE; spec.nodes.len() * vertices];
+        for (d, row) in next.chunks_exact_mut(vertices.max(1)).enumerate() {
+            search(spec, &into, spec.nodes[d].vertex.at(), row);
+            for (&(_, at), &pipe) in fixed.range((d as u32, 0)..(d as u32 + 1, 0)) {
+                row[at as usize] = pipe.0;
             }
+        }
+        let mut routes = Routes { vertices, next, ahead: Vec::new(), behind: Vec::new() };
+        if !fixed.is_empty() {
+            routes.check_loops(spec)?;
+        }
+        routes.measure(|ix| &spec.pipes[ix.at()].link, &spec.pipes);
+        Ok(routes)
+    }
+
+    /// The first pair of nodes without a path.
+    pub(crate) fn unreachable(&self, spec: &NetSpec) -> Option<NetError> {
+        for (d, to) in spec.nodes.iter().enumerate() {
+            let row = &self.next[d * self.vertices..][..self.vertices];
+            let cut_off = spec.nodes.iter().find(|n| n.vertex != to.vertex && row[n.vertex.at()] == NONE);
+            if let Some(from) = cut_off {
+                return Some(NetError::Unreachable { from: from.name.clone(), to: to.name.clone() });
+            }
+        }
+        None
+    }
+
+    /// Fixed routes can lead in a circle; a search can't.
+    fn check_loops(&self, spec: &NetSpec) -> Result<(), NetError> {
+        for (d, to) in spec.nodes.iter().enumerate() {
+            let row = &self.next[d * self.vertices..][..self.vertices];
             for from in &spec.nodes {
-                if from.vertex != dest.vertex && row[from.vertex.at()].is_none() {
-                    return Err(NetError::Unreachable { from: from.name.clone(), to: dest.name.clone() });
+                let mut at = from.vertex;
+                for _ in 0..=self.vertices {
+                    if row[at.at()] == NONE {
+                        break;
+                    }
+                    at = spec.pipes[row[at.at()] as usize].to;
+                }
+                if row[at.at()] != NONE {
+                    let [from, to] = [from, to].map(|n| n.name.clone());
+                    return Err(NetError::RouteLoop { from, to, at: spec.vertices[at.at()].name.clone() });
                 }
             }
         }
-        let ahead =
-            (0..next.len()).map(|i| least_ahead(spec, &next[i / vertices * vertices..][..vertices], i % vertices));
-        let ahead = ahead.collect();
-        Ok(Routes { vertices, next, ahead })
+        Ok(())
+    }
+
+    /// Finds the bounds anew, after the pipes' parameters have changed.
+    pub(crate) fn measure<'a>(&mut self, link: impl Fn(PipeIx) -> &'a Link, pipes: &[PipeSpec]) {
+        let mut ahead = vec![Ahead::default(); self.next.len()];
+        let mut known = vec![NONE; self.vertices];
+        let mut stack = Vec::new();
+        let mut behind = vec![u64::MAX; pipes.len()];
+        for d in 0..self.next.len() / self.vertices.max(1) {
+            let row = &self.next[d * self.vertices..][..self.vertices];
+            let sums = &mut ahead[d * self.vertices..][..self.vertices];
+            for vertex in 0..self.vertices {
+                // Down the way as far as it is not known yet, then back up.
+                let mut at = vertex;
+                while known[at] != d as u32 && row[at] != NONE {
+                    known[at] = d as u32;
+                    stack.push(at);
+                    at = pipes[row[at] as usize].to.at();
+                }
+                while let Some(at) = stack.pop() {
+                    let pipe = row[at];
+                    sums[at] = sums[pipes[pipe as usize].to.at()].after(link(PipeIx(pipe)));
+                    let least = &mut behind[pipe as usize];
+                    *least = (*least).min(sums[at].delay_ns);
+                }
+            }
+        }
+        self.ahead = ahead;
+        self.behind = behind;
     }
 
     /// What a frame of `bytes` needs at least from `vertex` to a node: nothing on the way has to wait, roundings are
@@ -81,41 +146,70 @@ impl Routes {
         VirtSpan(ahead.delay_ns.saturating_add(u64::try_from(sending).unwrap_or(u64::MAX)))
     }
 
-    /// The pipe to take at `vertex` towards `to`; `None` at the destination itself.
+    /// What any packet that has left this pipe's transmitter needs at least to reach its node. Packets that were sent
+    /// this way before other routes were found are not bound by it.
+    pub(crate) fn least_behind(&self, pipe: PipeIx) -> VirtSpan {
+        VirtSpan(self.behind[pipe.at()])
+    }
+
+    /// The pipe to take at `vertex` towards `to`; `None` at the destination itself and where there is no way.
     pub(crate) fn next(&self, vertex: usize, to: NodeIx) -> Option<PipeIx> {
-        self.next[to.at() * self.vertices + vertex]
+        match self.next[to.at() * self.vertices + vertex] {
+            NONE => None,
+            pipe => Some(PipeIx(pipe)),
+        }
     }
 }
 
-/// Sums up the way from `vertex` along the next pipes towards one node.
-fn least_ahead(spec: &NetSpec, next: &[Option<PipeIx>], vertex: usize) -> Ahead {
-    let mut sum = Ahead::default();
-    let mut at = vertex;
-    while let Some(pipe) = next[at].map(|p| &spec.pipes[p.at()]) {
-        sum = sum.after(pipe);
-        at = pipe.to.at();
+/// Fixed routes by destination and place.
+fn fixed_routes(spec: &NetSpec) -> Result<BTreeMap<(u32, u32), PipeIx>, NetError> {
+    let mut fixed = BTreeMap::new();
+    for r in &spec.routes {
+        let name = |at: usize| spec.vertices[at].name.clone();
+        let (at, to) = (name(r.at.at()), spec.nodes[r.to.at()].name.clone());
+        let pipe = &spec.pipes[r.pipe.at()];
+        if pipe.from != r.at {
+            return Err(NetError::BadRoute { at, to, begins: name(pipe.from.at()) });
+        }
+        if fixed.insert((r.to.0, r.at.0), r.pipe).is_some() {
+            return Err(NetError::SecondRoute { at, to });
+        }
     }
-    sum
+    Ok(fixed)
 }
 
-/// (delay, pipes) from each vertex to `dest`: Dijkstra over the reversed graph. Sums fit 128 bits always.
-fn costs_to(spec: &NetSpec, into: &[Vec<PipeIx>], dest: usize) -> Vec<Option<(u128, u32)>> {
-    let mut cost: Vec<Option<(u128, u32)>> = vec![None; spec.vertices.len()];
-    let mut heap = BinaryHeap::from([Reverse((0u128, 0u32, dest))]);
-    while let Some(Reverse((delay, hops, vertex))) = heap.pop() {
-        if cost[vertex].is_some() {
+/// Dijkstra over the reversed graph from `dest`; fills in the next pipe of every vertex that reaches it.
+fn search(spec: &NetSpec, into: &[Vec<u32>], dest: usize, row: &mut [u32]) {
+    let mut length: Vec<Option<Length>> = vec![None; row.len()];
+    let mut best: Vec<Option<Length>> = vec![None; row.len()];
+    let mut heap = BinaryHeap::from([Reverse(((0u128, 0u32), dest as u32))]);
+    while let Some(Reverse((here, vertex))) = heap.pop() {
+        let vertex = vertex as usize;
+        if length[vertex].is_some() {
             continue;
         }
-        cost[vertex] = Some((delay, hops));
+        length[vertex] = Some(here);
         if vertex != dest && spec.vertices[vertex].kind == VertexKind::Node {
             continue;
         }
-        for &p in &into[vertex] {
-            let pipe = &spec.pipes[p.at()];
-            if cost[pipe.from.at()].is_none() {
-                heap.push(Reverse((delay + u128::from(pipe.delay_ns), hops + 1, pipe.from.at())));
+        for &i in &into[vertex] {
+            let pipe = &spec.pipes[i as usize];
+            let from = pipe.from.at();
+            if length[from].is_some() {
+                continue;
+            }
+            let step = match spec.routing {
+                Routing::Delay => u128::from(pipe.link.delay_ns),
+                Routing::Cost => u128::from(pipe.cost),
+            };
+            let there = (here.0 + step, here.1 + 1);
+            if best[from].is_none_or(|b| there < b) {
+                best[from] = Some(there);
+                row[from] = i;
+                heap.push(Reverse((there, from as u32)));
+            } else if best[from] == Some(there) {
+                row[from] = row[from].min(i);
             }
         }
     }
-    cost
 }

@@ -6,12 +6,18 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::link::{Link, LinkError};
+
 /// Bytes of an Ethernet header, which a rate counts; the FCS is not counted.
 pub const ETHERNET_HEADER_BYTES: usize = 14;
 /// Largest IP packet on the segment.
 pub const MTU_DEFAULT: u32 = 1500;
-/// Packets that may wait in a pipe when the catalog does not say.
-pub const QUEUE_PACKETS_DEFAULT: u32 = 1000;
+/// Largest MTU that a segment can have: a jumbo frame.
+pub const MTU_MAX: u32 = 9000;
+/// Smallest MTU: what IPv6 needs.
+pub const MTU_MIN: u32 = 1280;
+/// Cost of a pipe when the catalog does not say.
+pub const COST_DEFAULT: u32 = 1;
 
 macro_rules! index_type {
     ($(#[$doc:meta])* $name:ident) => {
@@ -36,7 +42,7 @@ index_type!(/// Position in [`NetSpec::nodes`].
 /// A whole network.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct NetSpec {
-    /// Seed of every random decision (loss).
+    /// Seed of every random decision.
     pub seed: u64,
     /// Nodes and switches of the graph.
     pub vertices: Vec<Vertex>,
@@ -48,6 +54,20 @@ pub struct NetSpec {
     pub subnet: Subnet,
     /// Largest IP packet, bytes; longer frames are dropped and counted.
     pub mtu: u32,
+    /// How paths are chosen.
+    #[serde(default)]
+    pub routing: Routing,
+    /// Ways that are given; they win over the search.
+    #[serde(default)]
+    pub routes: Vec<FixedRoute>,
+}
+
+impl NetSpec {
+    /// A problem of a pipe with the names of its ends.
+    pub(crate) fn bad_link(&self, pipe: &PipeSpec, problem: LinkError) -> NetError {
+        let name = |v: VertexIx| self.vertices[v.at()].name.clone();
+        NetError::BadLink { from: name(pipe.from), to: name(pipe.to), problem }
+    }
 }
 
 /// A point of the graph.
@@ -76,14 +96,38 @@ pub struct PipeSpec {
     pub from: VertexIx,
     /// Where they leave.
     pub to: VertexIx,
-    /// Bits per virtual second; `None` is a pipe without serialisation time and without queue.
-    pub bandwidth_bps: Option<u64>,
-    /// One-way propagation delay, virtual nanoseconds.
-    pub delay_ns: u64,
-    /// Probability that a packet is lost after it was sent, 0 to 1.
-    pub loss: f64,
-    /// Packets that may wait, the one being sent not counted; a packet that finds the queue full is dropped.
-    pub queue_packets: u32,
+    /// What it costs to go this way, where paths are chosen by cost.
+    #[serde(default = "cost_default")]
+    pub cost: u32,
+    /// What it does to packets.
+    #[serde(flatten)]
+    pub link: Link,
+}
+
+const fn cost_default() -> u32 {
+    COST_DEFAULT
+}
+
+/// By what shortest paths are short.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Routing {
+    /// Least sum of delays.
+    #[default]
+    Delay,
+    /// Least sum of costs.
+    Cost,
+}
+
+/// A way that is given and not searched: at `at`, packets to `to` take `pipe`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FixedRoute {
+    /// Where.
+    pub at: VertexIx,
+    /// Whose packets.
+    pub to: NodeIx,
+    /// The pipe, which begins at `at`.
+    pub pipe: PipeIx,
 }
 
 /// A machine's place and addresses.
@@ -202,23 +246,49 @@ pub enum NetError {
     /// A pipe that goes nowhere.
     #[error("a pipe leads from '{0}' to itself")]
     Loop(String),
-    /// A rate of zero never delivers anything.
-    #[error("the pipe from '{from}' to '{to}' has a bandwidth of 0 bit/s")]
-    NoBandwidth {
+    /// Parameters that no pipe can have.
+    #[error("the pipe from '{from}' to '{to}' has {problem}")]
+    BadLink {
         /// Start.
         from: String,
         /// End.
+        to: String,
+        /// What is wrong.
+        problem: LinkError,
+    },
+    /// A node on two sides of a partition.
+    #[error("node '{0}' is on two sides of the partition")]
+    TwoSides(String),
+    /// Outside of what Ethernet and IPv6 allow.
+    #[error("an MTU of {0} bytes, expected {MTU_MIN} to {MTU_MAX}")]
+    BadMtu(u32),
+    /// A fixed route through a pipe that does not begin there.
+    #[error("the route at '{at}' to '{to}' goes through a pipe that begins at '{begins}'")]
+    BadRoute {
+        /// Where the route is.
+        at: String,
+        /// Its destination.
+        to: String,
+        /// Where the pipe begins.
+        begins: String,
+    },
+    /// Two fixed routes at one place for one destination.
+    #[error("two routes at '{at}' to '{to}'")]
+    SecondRoute {
+        /// Where they are.
+        at: String,
+        /// Their destination.
         to: String,
     },
-    /// A probability outside 0 to 1.
-    #[error("the pipe from '{from}' to '{to}' has a loss of {loss}, expected 0 to 1")]
-    BadLoss {
+    /// Fixed routes lead in a circle.
+    #[error("packets from '{from}' to '{to}' go in a circle at '{at}'")]
+    RouteLoop {
         /// Start.
         from: String,
         /// End.
         to: String,
-        /// Value found.
-        loss: f64,
+        /// A vertex that they reach twice.
+        at: String,
     },
     /// Some pair of nodes has no path.
     #[error("node '{to}' can't be reached from node '{from}'")]

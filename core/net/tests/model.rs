@@ -1,6 +1,6 @@
 //! Promises of the model, one test each: arithmetic, queues, loss, neighbours, bad frames, paths, debt.
 
-use diecast_core_net::{Delivery, Link, Mac, NetBuilder, NetError, NetSpec, Network, NodeIx, PipeIx};
+use diecast_core_net::{Delivery, Link, LinkError, Mac, NetBuilder, NetError, NetSpec, Network, NodeIx, PipeIx};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
 const A: NodeIx = NodeIx(0);
@@ -48,8 +48,8 @@ fn a_busy_period_loses_no_fraction_of_a_nanosecond() {
     // 333,333,333 bit/s: 1000 bytes take 24,000.000024 ns.
     let link = Link { bandwidth_bps: Some(333_333_333), delay_ns: 0, queue_packets: 1_000_000, ..Link::default() };
     let mut spec = pair(link);
-    spec.pipes[2].bandwidth_bps = None;
-    spec.pipes[3].bandwidth_bps = None;
+    spec.pipes[2].link.bandwidth_bps = None;
+    spec.pipes[3].link.bandwidth_bps = None;
     let mut net = Network::new(&spec).unwrap();
     for _ in 0..100_000 {
         net.ingress(VirtNs(7), A, data(&spec, A, B, 1000), NO_DEBT);
@@ -133,7 +133,7 @@ fn the_queue_limit_counts_waiting_packets_only() {
 #[test]
 fn loss_hits_its_share_and_lost_packets_used_the_link() {
     let mut spec = pair(Link { bandwidth_bps: Some(1_000_000_000), queue_packets: u32::MAX, ..Link::default() });
-    spec.pipes[0].loss = 0.03;
+    spec.pipes[0].link.loss = 0.03;
     let mut net = Network::new(&spec).unwrap();
     for k in 0..100_000u64 {
         net.ingress(VirtNs(k), A, data(&spec, A, B, 1000), NO_DEBT);
@@ -146,7 +146,7 @@ fn loss_hits_its_share_and_lost_packets_used_the_link() {
     assert_eq!(c.packets_sent, 100_000);
     assert!(out.last().unwrap().due.0 >= 99_990 * 8000, "lost packets took their time on the wire");
     for (loss, want) in [(0.0, 1000), (1.0, 0)] {
-        spec.pipes[0].loss = loss;
+        spec.pipes[0].link.loss = loss;
         let mut net = Network::new(&spec).unwrap();
         for _ in 0..1000 {
             net.ingress(VirtNs(0), A, data(&spec, A, B, 100), NO_DEBT);
@@ -374,9 +374,18 @@ fn specs_that_cannot_run_are_refused_with_names() {
         change(&mut s);
         Network::new(&s).unwrap_err()
     };
-    assert!(matches!(broken(|s| s.pipes[0].bandwidth_bps = Some(0)), NetError::NoBandwidth { .. }));
-    assert!(matches!(broken(|s| s.pipes[0].loss = 1.5), NetError::BadLoss { .. }));
-    assert!(matches!(broken(|s| s.pipes[0].loss = f64::NAN), NetError::BadLoss { .. }));
+    assert!(matches!(
+        broken(|s| s.pipes[0].link.bandwidth_bps = Some(0)),
+        NetError::BadLink { problem: LinkError::NoBandwidth, .. }
+    ));
+    assert!(matches!(
+        broken(|s| s.pipes[0].link.loss = 1.5),
+        NetError::BadLink { problem: LinkError::BadShare { what: "loss", .. }, .. }
+    ));
+    assert!(matches!(
+        broken(|s| s.pipes[0].link.loss = f64::NAN),
+        NetError::BadLink { problem: LinkError::BadShare { what: "loss", .. }, .. }
+    ));
     assert!(matches!(broken(|s| s.pipes[0].to = s.pipes[0].from), NetError::Loop(_)));
     assert!(matches!(broken(|s| s.pipes[0].to.0 = 99), NetError::NoSuch { index: 99, .. }));
     assert!(matches!(broken(|s| s.nodes[1].vertex = s.nodes[0].vertex), NetError::BadVertex(_)));

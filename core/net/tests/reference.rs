@@ -57,9 +57,9 @@ fn reference(
         .pipes
         .iter()
         .map(|p| RefPipe {
-            bps: p.bandwidth_bps,
-            delay: p.delay_ns,
-            limit: p.queue_packets as usize,
+            bps: p.link.bandwidth_bps,
+            delay: p.link.delay_ns,
+            limit: p.link.queue_packets as usize,
             busy_until: 0,
             waiting: VecDeque::new(),
             current: None,
@@ -132,8 +132,8 @@ fn random_net(g: &mut Rng) -> NetSpec {
         Link {
             bandwidth_bps: if g.below(6) == 0 { None } else { Some(1_000_000 + g.below(1 << rate_bits)) },
             delay_ns: g.below(1 << delay_bits),
-            loss: 0.0,
             queue_packets: g.below(12) as u32,
+            ..Link::default()
         }
     };
     let mut switches = vec![b.switch("s0")];
@@ -234,8 +234,8 @@ fn the_same_calls_give_the_same_answers_and_another_seed_does_not() {
         let mut spec = random_net(&mut g);
         spec.seed = net_seed;
         for p in &mut spec.pipes {
-            p.loss = 0.1;
-            p.queue_packets = 100;
+            p.link.loss = 0.1;
+            p.link.queue_packets = 100;
         }
         let mut net = Network::new(&spec).unwrap();
         for id in 0..500 {

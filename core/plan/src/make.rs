@@ -157,5 +157,6 @@ fn pipe(link: &Link) -> Pipe {
         delay_ns: link.delay_ns,
         loss: f64::from(link.loss_ppm) / 1e6,
         queue_packets: link.queue_packets,
+        ..Pipe::default()
     }
 }

@@ -83,10 +83,10 @@ fn links(net: &NetSpec) -> String {
         t.add_row([
             net.vertices[pipe.from.at()].name.clone(),
             net.vertices[pipe.to.at()].name.clone(),
-            pipe.bandwidth_bps.map_or("unlimited".to_owned(), bandwidth),
-            span(pipe.delay_ns),
-            format!("{} packets", pipe.queue_packets),
-            format!("{} %", (pipe.loss * 1e6).round() / 1e4),
+            pipe.link.bandwidth_bps.map_or("unlimited".to_owned(), bandwidth),
+            span(pipe.link.delay_ns),
+            format!("{} packets", pipe.link.queue_packets),
+            format!("{} %", (pipe.link.loss * 1e6).round() / 1e4),
         ]);
     }
     t.trim_fmt()

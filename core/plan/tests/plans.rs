@@ -139,7 +139,7 @@ fn the_network_is_one_that_the_emulator_takes() {
     let p = make(Mode::Diecast, None, Some("10"));
     assert_eq!((p.net.pipes.len(), p.net.nodes.len(), p.net.seed), (18, 8, 7));
     diecast_core_net::Network::new(&p.net).unwrap();
-    let site = &p.net.pipes[16];
+    let site = &p.net.pipes[16].link;
     assert_eq!((site.bandwidth_bps, site.delay_ns, site.queue_packets), (Some(100_000_000), 10_000_000, 256));
     for (node, spec) in p.nodes.iter().zip(&p.net.nodes) {
         assert_eq!((&node.name, node.ipv4), (&spec.name, spec.ipv4));
@@ -181,7 +181,7 @@ fn the_start_order_is_the_catalogs_over_all_nodes() {
 fn loss_becomes_a_probability() {
     let e = parse("web-tier.yaml", &WEB_TIER.replace("loss: 0%", "loss: 0.25%"), &[]).unwrap();
     let p = plan(&e, &host(), &options(Mode::Diecast, Some("10"), None)).unwrap();
-    assert_eq!((p.net.pipes[15].loss, p.net.pipes[16].loss, p.net.pipes[17].loss), (0.0, 0.0025, 0.0025));
+    assert_eq!((p.net.pipes[15].link.loss, p.net.pipes[16].link.loss, p.net.pipes[17].link.loss), (0.0, 0.0025, 0.0025));
     assert!(p.render().contains("256 packets  0.25 %"), "{}", p.render());
 }
 

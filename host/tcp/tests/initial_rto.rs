@@ -62,7 +62,7 @@ impl Net {
         }
         let mut spec = b.build().unwrap();
         for (i, m) in mute.iter().enumerate() {
-            spec.pipes[2 * i].loss = f64::from(u8::from(*m));
+            spec.pipes[2 * i].link.loss = f64::from(u8::from(*m));
         }
         let (mut netns, mut taps) = (Vec::new(), Vec::new());
         for node in &spec.nodes {

@@ -1,0 +1,128 @@
+//! The packets on their way: one table, so that events and queues move four bytes and not a packet.
+//!
+//! A slot takes 56 bytes beside the frame; a waiting packet 24 more in its queue, one that is sent or propagates
+//! about 40 more as an event. A frame that fills less than half of its buffer is copied to one of its size, so
+//! memory per packet stays close to the packet.
+
+use crate::neighbour;
+use crate::spec::{NodeIx, VertexIx};
+
+/// Buffers kept for reuse; more are freed.
+const SPARE_BUFFERS_MAX: usize = 4096;
+
+/// Who a frame is for.
+#[derive(Clone, Debug)]
+pub(crate) enum Dest {
+    One(NodeIx),
+    /// Copies part where their paths part.
+    Group(Box<[NodeIx]>),
+}
+
+/// Position in [`Packets`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PacketIx(u32);
+
+/// A packet on its way.
+#[derive(Debug)]
+pub(crate) struct Packet {
+    pub frame: Vec<u8>,
+    pub dest: Dest,
+    /// Who sent it.
+    pub from: NodeIx,
+    /// The vertex that it reaches next.
+    pub vertex: VertexIx,
+    /// The pipe was cut under it: it will not arrive.
+    pub broken: bool,
+}
+
+/// All packets on their way.
+#[derive(Debug, Default)]
+pub(crate) struct Packets {
+    slots: Vec<Option<Packet>>,
+    free: Vec<u32>,
+    spare: Vec<Vec<u8>>,
+    /// Capacity of a buffer that takes every frame.
+    buffer_bytes: usize,
+}
+
+impl Packets {
+    pub(crate) fn new(buffer_bytes: usize) -> Packets {
+        Packets { buffer_bytes, ..Packets::default() }
+    }
+
+    pub(crate) fn insert(&mut self, packet: Packet) -> PacketIx {
+        match self.free.pop() {
+            Some(ix) => {
+                self.slots[ix as usize] = Some(packet);
+                PacketIx(ix)
+            }
+            None => {
+                self.slots.push(Some(packet));
+                PacketIx(self.slots.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The packet in a slot that is in use: events and queues hold each index exactly once.
+    pub(crate) fn get(&mut self, ix: PacketIx) -> &mut Packet {
+        self.slots[ix.0 as usize].as_mut().expect("an event or a queue holds this packet")
+    }
+
+    pub(crate) fn take(&mut self, ix: PacketIx) -> Packet {
+        self.free.push(ix.0);
+        self.slots[ix.0 as usize].take().expect("an event or a queue holds this packet")
+    }
+
+    /// Drops a packet.
+    pub(crate) fn discard(&mut self, ix: PacketIx) {
+        let packet = self.take(ix);
+        self.recycle(packet.frame);
+    }
+
+    /// A number that is the same for packets of one flow.
+    pub(crate) fn flow(&mut self, ix: PacketIx) -> u64 {
+        neighbour::flow_key(&self.get(ix).frame)
+    }
+
+    /// A second packet with the same content.
+    pub(crate) fn copy(&mut self, ix: PacketIx) -> PacketIx {
+        let original = self.get(ix);
+        let (dest, from, vertex) = (original.dest.clone(), original.from, original.vertex);
+        let frame = original.frame.clone();
+        self.insert(Packet { frame, dest, from, vertex, broken: false })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// An empty buffer that takes every frame, a used one when there is one.
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))
+    }
+
+    /// Keeps a buffer for reuse if it takes every frame.
+    pub(crate) fn recycle(&mut self, mut frame: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS_MAX && frame.capacity() >= self.buffer_bytes {
+            frame.clear();
+            self.spare.push(frame);
+        }
+    }
+
+    /// The frame in a buffer that it fills at least by half.
+    pub(crate) fn fitted(&mut self, frame: Vec<u8>) -> Vec<u8> {
+        if frame.len() * 2 >= frame.capacity() {
+            return frame;
+        }
+        let small = frame.as_slice().to_vec();
+        self.recycle(frame);
+        small
+    }
+
+    /// Bytes of memory that packets and buffers in reserve take.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let frames: usize = self.slots.iter().flatten().map(|p| p.frame.capacity()).sum();
+        let spare: usize = self.spare.iter().map(Vec::capacity).sum();
+        frames + spare + self.slots.capacity() * size_of::<Option<Packet>>() + self.free.capacity() * 4
+    }
+}
