@@ -1,5 +1,6 @@
 //! The conformance suite: one program, several worlds, the real one first.
 
+mod alternatives;
 mod basics;
 mod cost;
 mod languages;

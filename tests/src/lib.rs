@@ -6,10 +6,12 @@
 
 pub mod cost;
 mod guests;
+mod host;
 mod judge;
 mod runs;
 
 pub use guests::{c, go, java, rust, tiny, tool};
+pub use host::refuse;
 pub use judge::{Finding, judge, same_lines, value, values};
 pub use runs::{Run, World, alone, beside, diecast, full, run, run_with, target_dir};
 

@@ -1,87 +1,17 @@
-//! Whole labs from outside: a small service in every mode, bad input, a killed run. Needs root; skips with a reason.
+//! Whole labs from outside: a small service in every mode, bad input, a killed run, what a verdict must see. Needs root;
+//! skips with a reason.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod bench;
+mod input;
+mod verdict;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use diecast_tests::{diecast, target_dir};
+use diecast_tests::diecast;
 
-/// Labs use both cores: one at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-struct Bench {
-    folder: PathBuf,
-    _alone: MutexGuard<'static, ()>,
-}
-
-impl Drop for Bench {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-const CATALOG: &str = r#"diecast: 1
-name: small
-machine_types:
-  half: {cores: 1, speed: 0.4, memory: 128MiB}
-nodes:
-  client: {type: half}
-  server: {type: half}
-topology:
-  switches: [s]
-  links:
-    - {from: [client, server], to: s, bandwidth: 100Mbit/s, delay: 5ms}
-programs:
-  - on: server
-    run: [cpuserver, --listen, "0.0.0.0:80", --service, 500us]
-    files: {/usr/local/bin/cpuserver: diecast-cpuserver}
-    ready: {tcp: 80, within: 20s}
-workload:
-  parameters: {rate: 100/s, seed: 3}
-  warm_up: 1s
-  measure: 3s
-  run:
-    on: client
-    command: [loadgen, "http://server/", "--rate=${rate}", "--seed=${seed}", "--warm-up=${warm_up}", "--measure=${measure}"]
-    files: {/usr/local/bin/loadgen: diecast-loadgen}
-metrics:
-  throughput: {from: client, json: $.rate, unit: 1/s}
-  latency: {from: client, samples: latency_ns.bin, unit: ns, show: [p50, p99]}
-"#;
-
-/// A folder with the catalog and its programs; None when this is not root.
-fn bench(name: &str) -> Option<Bench> {
-    // SAFETY: cannot fail.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: labs need root");
-        return None;
-    }
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = std::env::temp_dir().join(format!("diecast-system-{name}-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo)
-        .args(["build", "--release", "--quiet", "--package", "diecast-loadgen", "--target-dir"])
-        .arg(target_dir())
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status()
-        .unwrap();
-    assert!(built.success());
-    for program in ["diecast-cpuserver", "diecast-loadgen"] {
-        std::fs::copy(target_dir().join("release").join(program), folder.join(program)).unwrap();
-    }
-    std::fs::write(folder.join("small.yaml"), CATALOG).unwrap();
-    Some(Bench { folder, _alone: alone })
-}
-
-fn run(bench: &Bench, arguments: &[&str]) -> Output {
-    Command::new(diecast()).args(arguments).current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::bench::{bench, run, text};
 
 /// Throughput and median of a finished run's journal.
 fn figures(out: &Path) -> (f64, f64) {
@@ -122,43 +52,6 @@ fn a_dilated_run_predicts_the_baseline_and_naive_does_not() {
     assert_eq!(compared.status.code(), Some(0), "{}", text(&compared.stderr));
     assert!(text(&compared.stdout).contains("KS distance"), "{}", text(&compared.stdout));
     assert!(std::fs::metadata(b.folder.join("page.html")).unwrap().len() > 1000);
-}
-
-/// One clear message, the right status, nothing left behind.
-#[test]
-fn bad_input_is_refused_with_its_place() {
-    let Some(b) = bench("bad") else { return };
-    let with = |from: &str, to: &str| {
-        assert!(CATALOG.contains(from));
-        std::fs::write(b.folder.join("bad.yaml"), CATALOG.replace(from, to)).unwrap();
-    };
-    let expect = |arguments: &[&str], status: i32, words: &str| {
-        let o = run(&b, arguments);
-        let said = text(&o.stderr);
-        assert_eq!(o.status.code(), Some(status), "{arguments:?}: {said}{}", text(&o.stdout));
-        assert!(said.contains(words), "{arguments:?} said: {said}");
-    };
-    expect(&["run", "small.yaml"], 2, "needs a TDF or a scale factor");
-    expect(&["run", "missing.yaml", "--tdf", "4"], 2, "missing.yaml");
-    with("delay: 5ms", "delay: 5");
-    expect(&["check", "bad.yaml"], 2, "bad.yaml:11:");
-    with("speed: 0.4", "sped: 0.4");
-    expect(&["check", "bad.yaml"], 2, "speed");
-    with("speed: 0.4", "speed: 1.5");
-    expect(&["plan", "bad.yaml", "--mode", "baseline"], 3, "");
-    with("speed: 0.4", "speed: 0.9");
-    expect(&["run", "bad.yaml", "--mode", "native"], 3, "");
-    with("{/usr/local/bin/cpuserver: diecast-cpuserver}", "{/usr/local/bin/cpuserver: no-such-file}");
-    expect(&["run", "bad.yaml", "--mode", "baseline"], 2, "no-such-file");
-    with("run: [cpuserver,", "run: [no-such-program,");
-    expect(&["run", "bad.yaml", "--mode", "baseline"], 3, "no-such-program");
-    // A program that dies: which, how, and its last words.
-    with("run: [cpuserver, --listen, \"0.0.0.0:80\", --service, 500us]", "run: [sh, -c, \"echo last words; exit 9\"]");
-    let o = run(&b, &["run", "bad.yaml", "--mode", "baseline"]);
-    assert_eq!(o.status.code(), Some(1), "{}", text(&o.stderr));
-    let said = text(&o.stdout);
-    assert!(said.contains("status 9") && said.contains("last words"), "{said}");
-    assert!(text(&run(&b, &["ps"]).stdout).lines().count() <= 1, "a lab was left behind");
 }
 
 /// kill -9 in the middle leaves nothing that `diecast clean` does not remove, and the next run works.
