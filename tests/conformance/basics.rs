@@ -158,6 +158,32 @@ fn an_unprivileged_user_can_use_frames() {
     assert!(r.real >= Duration::from_millis(1500), "{:?}", r.real);
 }
 
+/// What admits a filter is the capability, not the user: root in a container often lacks it.
+#[test]
+fn root_without_cap_sys_admin_can_use_frames() {
+    let _turn = beside();
+    let program = diecast_tests::diecast().to_string_lossy().into_owned();
+    let without = ["setpriv", "--bounding-set", "-sys_admin"];
+    let mut probe = without.to_vec();
+    probe.extend(["sh", "-c", "id -u; grep NoNewPrivs /proc/self/status"]);
+    let alone = run_with(World::Native, &[], &probe, b"", &[]);
+    if !alone.text().starts_with("0\n") {
+        println!("skipped: setpriv can't drop the capability of root: {}{}", alone.text(), alone.stderr);
+        return;
+    }
+    let framed = |prefix: &[&str]| {
+        let mut command = prefix.to_vec();
+        command.extend([&program, "frame", "--tdf", "10", "--", "sh", "-c"]);
+        command.push("sleep 0.1; id -u; grep NoNewPrivs /proc/self/status");
+        let r = run_with(World::Native, &[], &command, b"", &[]);
+        assert_eq!(r.status, Some(0), "{prefix:?}: {}", r.stderr);
+        assert!(r.real >= Duration::from_secs(1), "{prefix:?}: {:?}", r.real);
+        r.text()
+    };
+    assert_eq!(framed(&without), "0\nNoNewPrivs:\t1\n", "the kernel asks for it");
+    assert_eq!(framed(&[]), "0\nNoNewPrivs:\t0\n", "root keeps what it has");
+}
+
 /// Waits that nothing ends must not spin. What a trap costs is in `cost`; here it is the whole wake-up with cold
 /// caches, and under a meter with the event switched in and out: far below what any spinning would take.
 #[test]

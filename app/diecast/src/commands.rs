@@ -1,5 +1,6 @@
 //! What each command does, and with which status it ends.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -45,6 +46,13 @@ impl From<RunError> for Fault {
 }
 
 type Done = Result<u8, Fault>;
+
+/// Prints a line. A reader that has left early (`| head`) is no fault of the command.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
 
 pub fn frame(a: FrameArgs) -> Done {
     let o = frame::Options {
@@ -136,9 +144,9 @@ pub fn run(a: &RunArgs) -> Done {
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
     let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), a.json)?;
     if a.json {
-        println!("{}", summary.to_json());
+        say!("{}", summary.to_json());
     } else {
-        println!("{}\nresults are in {}", text::run(&summary, &Budgets::default()), out.display());
+        say!("{}\nresults are in {}", text::run(&summary, &Budgets::default()), out.display());
     }
     Ok(status_of(&summary))
 }
@@ -183,7 +191,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
     let page = out.join("compare.html");
     let compared = compare(&directories, Some(&page), a.json)?;
     if !a.json {
-        println!("results are in {}, plots in {}", out.display(), page.display());
+        say!("results are in {}, plots in {}", out.display(), page.display());
     }
     Ok(worst.max(compared))
 }
@@ -203,16 +211,16 @@ pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done
             .map_err(|e| fault(HOST, format!("writing {}: {e}", page.display())))?;
     }
     if json {
-        println!("{}", comparison.to_json());
+        say!("{}", comparison.to_json());
     } else {
-        println!("{}", text::comparison(&comparison));
+        say!("{}", text::comparison(&comparison));
     }
     Ok(0)
 }
 
 pub fn check(c: &Catalog) -> Done {
     let (e, _) = read_catalog(c)?;
-    println!(
+    say!(
         "{}: {} nodes, {} links, {} programs, {} metrics: no faults",
         e.file,
         e.nodes.len(),
@@ -226,23 +234,23 @@ pub fn check(c: &Catalog) -> Done {
 pub fn plan(a: &PlanArgs) -> Done {
     let (experiment, _) = read_catalog(&a.planned.catalog)?;
     let plan = make_plan(&experiment, &a.planned)?;
-    println!("{}", if a.json { diecast_core_report::to_json(&plan) } else { plan.render() });
+    say!("{}", if a.json { diecast_core_report::to_json(&plan) } else { plan.render() });
     Ok(0)
 }
 
 pub fn doctor(json: bool) -> Done {
     let report = diecast_host_doctor::examine();
-    println!("{}", if json { diecast_core_report::to_json(&report) } else { diecast_host_doctor::render(&report) });
+    say!("{}", if json { diecast_core_report::to_json(&report) } else { diecast_host_doctor::render(&report) });
     Ok(if report.can_run_labs() { 0 } else { HOST })
 }
 
 pub fn clean() -> Done {
     let removed = diecast_host_node::clean().map_err(|e| fault(HOST, e))?;
     if removed.is_empty() {
-        println!("nothing to remove");
+        say!("nothing to remove");
     }
     for r in removed {
-        println!("removed {r}");
+        say!("removed {r}");
     }
     Ok(0)
 }
@@ -252,12 +260,12 @@ pub fn ps(json: bool) -> Done {
     if json {
         let rows: Vec<_> =
             labs.iter().map(|l| serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive})).collect();
-        println!("{}", serde_json::Value::from(rows));
+        say!("{}", serde_json::Value::from(rows));
         return Ok(0);
     }
-    println!("{:<24} {:>8}  state", "lab", "pid");
+    say!("{:<24} {:>8}  state", "lab", "pid");
     for l in labs {
-        println!("{:<24} {:>8}  {}", l.id, l.pid, if l.alive { "runs" } else { "dead: diecast clean removes it" });
+        say!("{:<24} {:>8}  {}", l.id, l.pid, if l.alive { "runs" } else { "dead: diecast clean removes it" });
     }
     Ok(0)
 }

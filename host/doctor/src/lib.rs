@@ -12,12 +12,14 @@
 
 mod checks;
 mod facts;
+mod privileges;
 mod render;
 mod report;
 mod sys;
 mod trial;
 
 pub use facts::{HostFacts, host_facts};
+pub use privileges::{LabPrivileges, lab_privileges};
 pub use render::render;
 pub use report::{Check, Need, Part, Report, Status, Verdict};
 

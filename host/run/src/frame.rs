@@ -139,18 +139,14 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
     let filter = diecast_host_supervisor::filter();
-    let privileged = process::is_root();
     let mut command = Command::new(&o.command[0]);
     command.args(&o.command[1..]);
     let program = o.command[0].to_string_lossy().into_owned();
     let child_end = theirs.try_clone().map_err(host("making a socket"))?;
     process::before_exec(&mut command, move || {
         process::set_parent_death_signal(libc::SIGKILL)?;
-        if !privileged {
-            process::set_no_new_privs()?;
-        }
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
-        let listener = seccomp::install(&filter)?;
+        let listener = seccomp::install_with_or_without_privilege(&filter)?;
         socket::send_fd(child_end.as_fd(), listener.as_fd(), b"L")?;
         drop(listener);
         // Wait until the supervisor listens.

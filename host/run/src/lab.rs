@@ -91,11 +91,11 @@ pub(crate) struct Lab {
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so.
 pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
-    if !process::is_root() {
-        return Err(RunError::Host(
-            "a lab needs root: namespaces, TAP devices and control groups; `diecast doctor` lists what is missing"
-                .into(),
-        ));
+    if let Some(who) = diecast_host_doctor::lab_privileges().fault() {
+        return Err(RunError::Host(format!(
+            "a lab needs root with its capabilities, for namespaces, TAP devices and control groups; this is {who}\n  \
+             hint: `diecast doctor` lists what is missing"
+        )));
     }
     for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         process::on_signal(s, interrupt);

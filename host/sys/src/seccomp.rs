@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::{Tid, check};
+use crate::{Tid, check, process};
 
 const SET_MODE_FILTER: libc::c_ulong = 1;
 const FLAG_NEW_LISTENER: libc::c_ulong = 1 << 3;
@@ -33,6 +33,18 @@ pub fn install(filter: &[u8]) -> io::Result<OwnedFd> {
         }
     }
     Err(io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// As [`install`]. Who lacks CAP_SYS_ADMIN, root or not, gives up new privileges for it: the kernel demands one of the
+/// two (EACCES), so that no program with more privileges than its caller runs under a caller's filter.
+pub fn install_with_or_without_privilege(filter: &[u8]) -> io::Result<OwnedFd> {
+    match install(filter) {
+        Err(e) if e.raw_os_error() == Some(libc::EACCES) => {
+            process::set_no_new_privs()?;
+            install(filter)
+        }
+        done => done,
+    }
 }
 
 /// `struct seccomp_notif`.

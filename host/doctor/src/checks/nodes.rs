@@ -15,25 +15,12 @@ use rustix::process::{Resource, getrlimit};
 use rustix::thread::UnshareFlags;
 
 use super::{refused, root_or};
-use crate::facts::{bytes, host_facts, read, status_field};
+use crate::facts::{bytes, host_facts};
+use crate::privileges::{LabPrivileges, lab_privileges};
 use crate::report::{Check, Need, Part, Subject};
 use crate::sys;
 use crate::trial::{self, Failed};
 
-/// Capabilities that labs use, by the kernel's numbers.
-const CAPABILITIES: [(&str, u32); 11] = [
-    ("CHOWN", 0),
-    ("DAC_OVERRIDE", 1),
-    ("KILL", 5),
-    ("SETGID", 6),
-    ("SETUID", 7),
-    ("SETPCAP", 8),
-    ("NET_ADMIN", 12),
-    ("SYS_CHROOT", 18),
-    ("SYS_PTRACE", 19),
-    ("SYS_ADMIN", 21),
-    ("SYS_NICE", 23),
-];
 /// Directories of trials are named after their process.
 const SCRATCH: &str = ".doctor-";
 const GIB: u64 = 1 << 30;
@@ -50,31 +37,19 @@ pub(super) fn all() -> Vec<Check> {
     vec![privileges(), runc(), namespaces(), overlay(), memory(), disk(), descriptors()]
 }
 
-/// Names of the capabilities that a mask lacks.
-fn lacking(mask: u64) -> Vec<&'static str> {
-    CAPABILITIES.iter().filter(|(_, bit)| mask >> bit & 1 == 0).map(|(name, _)| *name).collect()
-}
-
 fn privileges() -> Check {
     let s = subject("privileges", Need::Labs);
-    let uid = rustix::process::geteuid().as_raw();
-    if uid != 0 {
-        return s.missing(
-            format!("ordinary user {uid}"),
-            "labs need root; 'diecast frame' does not",
-            "run diecast as root",
-        );
-    }
-    let status = read("/proc/self/status").unwrap_or_default();
-    let mask = status_field(&status, "CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok());
-    match mask.map(lacking) {
-        Some(lacking) if lacking.is_empty() => s.ok("root, with all capabilities that labs use"),
-        Some(lacking) => s.missing(
-            format!("root without {}", lacking.join(", ")),
+    let privileges = lab_privileges();
+    let found = privileges.fault().unwrap_or_default();
+    match privileges {
+        LabPrivileges::All => s.ok("root, with all capabilities that labs use"),
+        LabPrivileges::User(_) => s.missing(found, "labs need root; 'diecast frame' does not", "run diecast as root"),
+        LabPrivileges::Lacking(_) => s.missing(
+            found,
             "nodes, their networks or their programs can't be made: no labs, only frames",
             "give this container or unit these capabilities (docker: --privileged)",
         ),
-        None => s.degraded("root; capabilities unknown", "labs may fail to start", ""),
+        LabPrivileges::Unknown => s.degraded("root; capabilities unknown", "labs may fail to start", ""),
     }
 }
 
@@ -238,13 +213,6 @@ fn descriptors() -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn capabilities_that_a_container_lacks_are_named() {
-        assert_eq!(lacking(u64::MAX), [""; 0]);
-        // Docker's default set.
-        assert_eq!(lacking(0xa80425fb), ["NET_ADMIN", "SYS_PTRACE", "SYS_ADMIN", "SYS_NICE"]);
-    }
 
     #[test]
     fn the_nearest_existing_directory() {
