@@ -127,8 +127,7 @@ impl Network {
             Change::Set { pipe, link } => {
                 self.spec.pipes[pipe.at()].link = *link;
                 self.on_pipe(pipe, |p, packets, out| p.set(at, &link, packets, out));
-                let pipes = &self.pipes;
-                self.routes.measure(|ix| pipes[ix.at()].link(), &self.spec.pipes);
+                self.routes.relax(pipe, self.pipes[pipe.at()].link());
                 self.bind_anew();
             }
             Change::Cut(pipe) => self.on_pipe(pipe, |p, packets, out| p.cut(at, packets, out)),

@@ -60,6 +60,13 @@ pub enum RecordError {
 }
 
 impl Recorded {
+    /// When it came in or takes place.
+    pub fn at(&self) -> VirtNs {
+        match self {
+            Recorded::Frame { at, .. } | Recorded::Change { at, .. } => *at,
+        }
+    }
+
     /// Adds the record to a file's bytes: a tag, then numbers in little-endian order, then the frame or the change
     /// (JSON), each with its length before it.
     pub fn encode(&self, out: &mut Vec<u8>) {
@@ -156,11 +163,16 @@ pub struct Replay {
 pub fn replay(spec: &NetSpec, records: &[Recorded]) -> Result<Replay, NetError> {
     let mut net = Network::new(spec)?;
     let mut deliveries = Vec::new();
-    for r in records {
+    // Nothing that comes later is earlier than this.
+    let mut floors: Vec<u64> = records.iter().map(|r| r.at().0).collect();
+    for i in (1..floors.len()).rev() {
+        floors[i - 1] = floors[i - 1].min(floors[i]);
+    }
+    for (r, floor) in records.iter().zip(floors) {
         match r {
             Recorded::Frame { at, from, debt, frame } => {
-                // What is due before it is delivered first; the order does not depend on it, memory does.
-                net.collect(VirtNs(at.0.saturating_sub(1)), &mut deliveries);
+                // The order of deliveries does not depend on when they are collected, memory does.
+                net.collect(VirtNs(floor.saturating_sub(1)), &mut deliveries);
                 net.try_ingress(*at, *from, frame.clone(), *debt)?;
             }
             Recorded::Change { at, change } => net.schedule(*at, change.clone())?,

@@ -24,6 +24,10 @@ pub(crate) struct Routes {
     ahead: Vec<Ahead>,
     /// For each pipe, what a packet that has just been sent through it needs at least to its node.
     behind: Vec<u64>,
+    /// What each pipe took when the table was made, and how much less it takes now.
+    steps: Vec<(Ahead, Ahead)>,
+    /// The sum of all that is less: no way became shorter by more, as it goes through a pipe once at most.
+    less: Ahead,
 }
 
 /// The least time of a way: its delays, and its serialisation time per byte in units of 2^-20 ns, rounded down.
@@ -34,14 +38,24 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// The way that begins with this pipe and goes on like `self`. Bound: 8 * 10^9 * 2^20 is below 2^53.
-    fn after(self, link: &Link) -> Ahead {
+    /// One pipe. Bound: 8 * 10^9 * 2^20 is below 2^53.
+    fn step(link: &Link) -> Ahead {
         // A pipe that does not count the Ethernet header needs less per byte of the frame than its rate says.
         let counted = link.bandwidth_bps.filter(|_| link.framing != Framing::Ip);
-        let per_byte = counted.map_or(0, |bps| ((8 * NS_PER_S) << 20) / bps);
+        Ahead { delay_ns: link.least_delay_ns(), per_byte: counted.map_or(0, |bps| ((8 * NS_PER_S) << 20) / bps) }
+    }
+
+    fn plus(self, other: Ahead) -> Ahead {
         Ahead {
-            delay_ns: self.delay_ns.saturating_add(link.least_delay_ns()),
-            per_byte: self.per_byte.saturating_add(per_byte),
+            delay_ns: self.delay_ns.saturating_add(other.delay_ns),
+            per_byte: self.per_byte.saturating_add(other.per_byte),
+        }
+    }
+
+    fn minus(self, other: Ahead) -> Ahead {
+        Ahead {
+            delay_ns: self.delay_ns.saturating_sub(other.delay_ns),
+            per_byte: self.per_byte.saturating_sub(other.per_byte),
         }
     }
 }
@@ -68,11 +82,13 @@ impl Routes {
                 row[at as usize] = pipe.0;
             }
         }
-        let mut routes = Routes { vertices, next, ahead: Vec::new(), behind: Vec::new() };
+        let steps = spec.pipes.iter().map(|p| (Ahead::step(&p.link), Ahead::default())).collect();
+        let (ahead, behind) = (Vec::new(), Vec::new());
+        let mut routes = Routes { vertices, next, ahead, behind, steps, less: Ahead::default() };
         if !fixed.is_empty() {
             routes.check_loops(spec)?;
         }
-        routes.measure(|ix| &spec.pipes[ix.at()].link, &spec.pipes);
+        routes.measure(&spec.pipes);
         Ok(routes)
     }
 
@@ -109,8 +125,16 @@ impl Routes {
         Ok(())
     }
 
-    /// Finds the bounds anew, after the pipes' parameters have changed.
-    pub(crate) fn measure<'a>(&mut self, link: impl Fn(PipeIx) -> &'a Link, pipes: &[PipeSpec]) {
+    /// A pipe has new parameters. Bounds stay true for all ways at the price of one pipe; they are exact again when the
+    /// pipe is as it was.
+    pub(crate) fn relax(&mut self, pipe: PipeIx, link: &Link) {
+        let (then, less) = &mut self.steps[pipe.at()];
+        let others = self.less.minus(*less);
+        *less = then.minus(Ahead::step(link));
+        self.less = others.plus(*less);
+    }
+
+    fn measure(&mut self, pipes: &[PipeSpec]) {
         let mut ahead = vec![Ahead::default(); self.next.len()];
         let mut known = vec![NONE; self.vertices];
         let mut stack = Vec::new();
@@ -128,7 +152,7 @@ impl Routes {
                 }
                 while let Some(at) = stack.pop() {
                     let pipe = row[at];
-                    sums[at] = sums[pipes[pipe as usize].to.at()].after(link(PipeIx(pipe)));
+                    sums[at] = sums[pipes[pipe as usize].to.at()].plus(self.steps[pipe as usize].0);
                     let least = &mut behind[pipe as usize];
                     *least = (*least).min(sums[at].delay_ns);
                 }
@@ -141,7 +165,7 @@ impl Routes {
     /// What a frame of `bytes` needs at least from `vertex` to a node: nothing on the way has to wait, roundings are
     /// downwards.
     pub(crate) fn least(&self, vertex: usize, to: NodeIx, bytes: usize) -> VirtSpan {
-        let ahead = self.ahead[to.at() * self.vertices + vertex];
+        let ahead = self.ahead[to.at() * self.vertices + vertex].minus(self.less);
         let sending = (u128::from(ahead.per_byte) * bytes as u128) >> 20;
         VirtSpan(ahead.delay_ns.saturating_add(u64::try_from(sending).unwrap_or(u64::MAX)))
     }
@@ -149,7 +173,7 @@ impl Routes {
     /// What any packet that has left this pipe's transmitter needs at least to reach its node. Packets that were sent
     /// this way before other routes were found are not bound by it.
     pub(crate) fn least_behind(&self, pipe: PipeIx) -> VirtSpan {
-        VirtSpan(self.behind[pipe.at()])
+        VirtSpan(self.behind[pipe.at()].saturating_sub(self.less.delay_ns))
     }
 
     /// The pipe to take at `vertex` towards `to`; `None` at the destination itself and where there is no way.

@@ -1,0 +1,238 @@
+//! Set, cut, heal, flap, partition, reroute: what they drop, and that they drop nothing else.
+
+use diecast_core_net::{Change, Codel, Discipline, FqCodel, Link, NetBuilder, NetError, Network, NodeIx, PipeIx, Red};
+use diecast_core_vtime::{VirtNs, VirtSpan};
+
+use crate::common::{A, B, PIPE, Rng, all, balanced, frame, id_of, one_pipe};
+
+const MS: u64 = 1_000_000;
+
+fn slow() -> Link {
+    Link { bandwidth_bps: Some(8_000_000), delay_ns: 10 * MS, queue_packets: 100, ..Link::default() }
+}
+
+fn set(link: Link) -> Change {
+    Change::Set { pipe: PIPE, link: Box::new(link) }
+}
+
+/// Ten packets of 1000 bytes (1 ms each) at 0, the changes, then everything: (due, number).
+fn ten(changes: &[(u64, Change)]) -> (Vec<(u64, u64)>, Network) {
+    let spec = one_pipe(slow());
+    let mut net = Network::new(&spec).unwrap();
+    for id in 0..10 {
+        net.ingress(VirtNs(0), A, frame(&spec, A, B, id, 1000), VirtSpan(0));
+    }
+    for (at, change) in changes {
+        net.schedule(VirtNs(*at), change.clone()).unwrap();
+    }
+    let out = all(&mut net).iter().map(|d| (d.due.0, id_of(&d.frame))).collect();
+    balanced(&net.pipe_counters()[PIPE.at()]);
+    (out, net)
+}
+
+fn ms_and_id(out: &[(u64, u64)]) -> Vec<(f64, u64)> {
+    out.iter().map(|(due, id)| (*due as f64 / 1e6, *id)).collect()
+}
+
+#[test]
+fn a_new_bandwidth_counts_from_the_next_packet() {
+    // Four times as fast from 2.5 ms on: the third packet ends at 3 ms, then a packet each 0.25 ms.
+    let (out, _) = ten(&[(2_500_000, set(Link { bandwidth_bps: Some(32_000_000), ..slow() }))]);
+    let want = [11.0, 12.0, 13.0, 13.25, 13.5, 13.75, 14.0, 14.25, 14.5, 14.75];
+    assert_eq!(ms_and_id(&out), want.into_iter().zip(0..).collect::<Vec<_>>());
+    let (out, _) = ten(&[(2_500_000, set(Link { bandwidth_bps: None, ..slow() }))]);
+    assert_eq!(ms_and_id(&out)[2..], (2..10).map(|id| (13.0, id)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_shorter_delay_overtakes_nothing_and_a_smaller_queue_drops_nothing() {
+    let (out, net) = ten(&[(2_500_000, set(Link { delay_ns: MS, queue_packets: 1, ..slow() }))]);
+    // Three have begun and arrive until 13 ms; those sent after the change wait behind them.
+    let want = [11.0, 12.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0, 13.0];
+    assert_eq!(out.iter().map(|(due, _)| *due as f64 / 1e6).collect::<Vec<_>>(), want);
+    assert!(out.windows(2).all(|w| w[0].1 < w[1].1));
+    assert_eq!(net.pipe_counters()[PIPE.at()].dropped_queue_full, 0);
+}
+
+#[test]
+fn a_cut_drops_what_waits_and_what_is_being_sent_and_nothing_else() {
+    let (out, net) = ten(&[(2_500_000, Change::Cut(PIPE))]);
+    assert_eq!(ms_and_id(&out), [(11.0, 0), (12.0, 1)]);
+    let c = net.pipe_counters()[PIPE.at()];
+    assert_eq!((c.packets_sent, c.dropped_cut, c.dropped_down, c.busy_ns), (3, 1, 7, 2_500_000));
+    assert_eq!(net.in_flight(), 0);
+    // At the instant at which a packet has been sent in full it is on the wire; the next one has begun.
+    let (out, net) = ten(&[(2_000_000, Change::Cut(PIPE))]);
+    assert_eq!((out.len(), net.pipe_counters()[PIPE.at()].dropped_cut), (2, 1));
+}
+
+#[test]
+fn a_healed_pipe_starts_afresh_and_a_flap_comes_and_goes() {
+    let spec = one_pipe(slow());
+    let mut net = Network::new(&spec).unwrap();
+    // Down from 10 to 15, from 35 to 40, from 60 to 65 ms.
+    net.schedule(VirtNs(10 * MS), Change::Flap { pipe: PIPE, down_ns: 5 * MS, up_ns: 20 * MS, times: 3 }).unwrap();
+    let mut got = Vec::new();
+    for k in 0..100 {
+        let now = VirtNs(k * MS + MS / 2);
+        got.extend(std::iter::from_fn(|| net.pop_due(now)).map(|d| id_of(&d.frame)));
+        let down = [10..15, 35..40, 60..65].iter().any(|r| r.contains(&k));
+        assert_eq!(net.is_up(PIPE), !down, "{k} ms");
+        net.ingress(now, A, frame(&spec, A, B, k, 500), VirtSpan(0));
+    }
+    got.extend(all(&mut net).iter().map(|d| id_of(&d.frame)));
+    // A packet takes half a millisecond: the one sent at 9.5 ends just as the cut comes.
+    let lost: Vec<u64> = (0..100).filter(|id| !got.contains(id)).collect();
+    assert_eq!(lost, (10..15).chain(35..40).chain(60..65).collect::<Vec<_>>());
+    assert_eq!(net.pipe_counters()[PIPE.at()].dropped_down, 15);
+}
+
+#[test]
+fn a_change_takes_place_at_its_instant_however_late_the_caller_is() {
+    let change = || (4_200_000, set(Link { bandwidth_bps: Some(80_000_000), delay_ns: MS, ..slow() }));
+    let (want, _) = ten(&[change()]);
+    let spec = one_pipe(slow());
+    let mut net = Network::new(&spec).unwrap();
+    net.schedule(VirtNs(change().0), change().1).unwrap();
+    for id in 0..10 {
+        net.ingress(VirtNs(0), A, frame(&spec, A, B, id, 1000), VirtSpan(0));
+    }
+    let mut got = Vec::new();
+    while let Some(now) = net.next_due() {
+        while let Some(d) = net.pop_due(now) {
+            assert!(d.due == now, "the caller came too late: {} for {}", now.0, d.due.0);
+            got.push((d.due.0, id_of(&d.frame)));
+        }
+    }
+    assert_eq!(got, want);
+}
+
+/// Random changes of parameters that drop nothing themselves: every packet arrives, in order, and the caller that
+/// follows `next_due` is never late.
+#[test]
+fn no_change_of_parameters_loses_or_reorders_a_packet() {
+    for seed in 0..200 {
+        let mut g = Rng(seed);
+        let mut random = |bandwidth: bool| Link {
+            bandwidth_bps: bandwidth.then(|| 1_000_000 + g.below(1 << 27)),
+            delay_ns: g.below(30 * MS),
+            queue_packets: u32::MAX,
+            discipline: match g.below(3) {
+                0 => Discipline::DropTail,
+                1 => Discipline::Codel(Codel { target_ns: u64::MAX, ..Codel::default() }),
+                _ => Discipline::Red(Red::new(u32::MAX - 2, u32::MAX - 1)),
+            },
+            ..Link::default()
+        };
+        let spec = one_pipe(random(true));
+        let mut net = Network::new(&spec).unwrap();
+        for k in 0..20u64 {
+            net.schedule(VirtNs(k * 7 * MS + 13), set(random(k % 5 != 4))).unwrap();
+        }
+        let mut got = Vec::new();
+        for id in 0..500 {
+            let at = id * MS / 4;
+            while let Some(now) = net.next_due().filter(|n| n.0 < at) {
+                while let Some(d) = net.pop_due(now) {
+                    assert_eq!(d.due, now, "late: seed {seed}");
+                    got.push(id_of(&d.frame));
+                }
+            }
+            net.ingress(VirtNs(at), A, frame(&spec, A, B, id, 100 + (id as usize * 37) % 1400), VirtSpan(0));
+        }
+        got.extend(all(&mut net).iter().map(|d| id_of(&d.frame)));
+        assert_eq!(got, (0..500).collect::<Vec<_>>(), "seed {seed}");
+    }
+}
+
+#[test]
+fn waiting_packets_move_to_a_new_discipline() {
+    let fq = Discipline::FqCodel(FqCodel::default());
+    let (out, _) = ten(&[(2_500_000, set(Link { discipline: fq, ..slow() }))]);
+    assert_eq!(out.iter().map(|(_, id)| *id).collect::<Vec<_>>(), (0..10).collect::<Vec<_>>());
+    assert_eq!(out.last().unwrap().0, 20 * MS);
+}
+
+#[test]
+fn a_partition_stops_frames_between_its_sides_and_no_others() {
+    let mut b = NetBuilder::new(1, 77);
+    let s = b.switch("s");
+    for i in 0..5 {
+        let (_, v) = b.node(&format!("n{i}"));
+        b.link(v, s, Link { delay_ns: MS, ..Link::default() });
+    }
+    let spec = b.build().unwrap();
+    let mut net = Network::new(&spec).unwrap();
+    let n = NodeIx;
+    let pairs = |net: &mut Network, at: u64| {
+        for from in 0..5 {
+            for to in (0..5).filter(|to| *to != from) {
+                net.ingress(VirtNs(at), n(from), frame(&spec, n(from), n(to), u64::from(from), 64), VirtSpan(0));
+            }
+        }
+        let mut broadcast = frame(&spec, n(0), n(1), 9, 64);
+        broadcast[..6].fill(0xff);
+        net.ingress(VirtNs(at), n(0), broadcast, VirtSpan(0));
+    };
+    pairs(&mut net, 0);
+    // 0 and 1 against 2; 3 and 4 are the rest. What left at 0 is on its way and arrives.
+    net.schedule(VirtNs(MS / 2), Change::Partition(vec![vec![n(0), n(1)], vec![n(2)]])).unwrap();
+    assert_eq!(std::iter::from_fn(|| net.pop_due(VirtNs(10 * MS))).count(), 24);
+    pairs(&mut net, 20 * MS);
+    let got: Vec<(u64, u32)> = all(&mut net).iter().map(|d| (id_of(&d.frame), d.to.0)).collect();
+    assert_eq!(got, [(0, 1), (1, 0), (3, 4), (4, 3), (9, 1)]);
+    let dropped: Vec<u64> = net.node_counters().iter().map(|c| c.dropped_partition).collect();
+    assert_eq!(dropped, [3 + 3, 3, 4, 3, 3]);
+    net.schedule(VirtNs(30 * MS), Change::Join).unwrap();
+    assert!(net.pop_due(VirtNs(30 * MS)).is_none());
+    pairs(&mut net, 40 * MS);
+    assert_eq!(all(&mut net).len(), 24);
+    let twice = net.schedule(VirtNs(0), Change::Partition(vec![vec![n(0)], vec![n(1), n(0)]]));
+    assert_eq!(twice.unwrap_err().to_string(), "node 'n0' is on two sides of the partition");
+}
+
+#[test]
+fn routes_stay_after_a_cut_until_they_are_searched_anew() {
+    let mut b = NetBuilder::new(1, 77);
+    let (_, va) = b.node("a");
+    let (_, vb) = b.node("b");
+    let (near, far, hub) = (b.switch("near"), b.switch("far"), b.switch("hub"));
+    b.link(va, hub, Link::default());
+    let (fast, _) = b.link(hub, near, Link { delay_ns: MS, ..Link::default() });
+    b.link(near, vb, Link::default());
+    b.link(hub, far, Link { delay_ns: 5 * MS, ..Link::default() });
+    b.link(far, vb, Link::default());
+    let spec = b.build().unwrap();
+    let mut net = Network::new(&spec).unwrap();
+    assert_eq!(net.pipes_between("hub", "near"), [fast]);
+    let send = |net: &mut Network, at: u64, change: Option<Change>| {
+        if let Some(change) = change {
+            net.schedule(VirtNs(at), change).unwrap();
+        }
+        net.ingress(VirtNs(at), A, frame(&spec, A, B, at, 64), VirtSpan(0));
+        all(net).first().map(|d| (d.due.0 - at) / MS)
+    };
+    assert_eq!(send(&mut net, 0, None), Some(1));
+    assert_eq!(send(&mut net, 10 * MS, Some(Change::Cut(fast))), None);
+    assert_eq!(send(&mut net, 20 * MS, Some(Change::Reroute)), Some(5));
+    assert_eq!(send(&mut net, 30 * MS, Some(Change::Heal(fast))), Some(5));
+    assert_eq!(send(&mut net, 40 * MS, Some(Change::Reroute)), Some(1));
+    // Without any path packets are dropped and counted at their sender.
+    for pipe in [net.pipes_between("hub", "near")[0], net.pipes_between("hub", "far")[0]] {
+        net.schedule(VirtNs(50 * MS), Change::Cut(pipe)).unwrap();
+    }
+    assert_eq!(send(&mut net, 50 * MS, Some(Change::Reroute)), None);
+    assert_eq!(net.node_counters()[0].dropped_no_route, 1);
+}
+
+#[test]
+fn changes_that_cannot_be_are_refused_when_they_are_asked_for() {
+    let mut net = Network::new(&one_pipe(slow())).unwrap();
+    let mut refused = |change| net.schedule(VirtNs(0), change).unwrap_err();
+    assert!(matches!(refused(Change::Cut(PipeIx(9))), NetError::NoSuch { what: "pipe", index: 9, count: 4 }));
+    assert_eq!(
+        refused(set(Link { loss: 2.0, ..slow() })).to_string(),
+        "the pipe from 'a' to 's' has a loss of 2, expected 0 to 1"
+    );
+    assert!(matches!(refused(Change::Partition(vec![vec![NodeIx(2)]])), NetError::NoSuch { what: "node", .. }));
+}
