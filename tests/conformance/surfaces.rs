@@ -67,9 +67,18 @@ fn small_alternate_stacks() {
 }
 
 #[test]
-#[ignore = "sigaltstack is not in the table yet: a meter's frame does not fit beside that of a handler"]
 fn small_alternate_stacks_under_a_meter() {
     conforms(&[&c("signals", false), "small_stack"], &[World::Frame("10")]);
+}
+
+#[test]
+fn alternate_stacks_of_every_size() {
+    conforms(&[&c("altstacks", false)], &FRAMES);
+}
+
+#[test]
+fn blocked_sigsys_and_sigtrap_wait_and_are_inherited() {
+    conforms(&[&c("blocked", false)], &FRAMES);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SIGSYS and SIGTRAP belong to the frame, and the program must not notice: what it sets, it sees, and nothing that
 // it does to its signals kills it.
 //
-// Covers: rt_sigaction rt_sigprocmask rt_sigsuspend
+// Covers: rt_sigaction rt_sigprocmask rt_sigsuspend rt_sigpending sigaltstack
 #include "guest.h"
 #include <pthread.h>
 #include <setjmp.h>

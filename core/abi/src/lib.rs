@@ -9,10 +9,14 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod own;
+
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use diecast_core_vtime::{Rate, Segment};
+
+pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
 pub const ABI_VERSION: u32 = 2;
@@ -193,11 +197,6 @@ pub struct VirtualAction {
     pub mask: AtomicU64,
 }
 
-/// Timers whose clock is remembered.
-pub const TIMERS_MAX: usize = 1024;
-/// Threads whose virtually blocked SIGSYS or SIGTRAP is remembered.
-pub const MASKS_MAX: usize = 512;
-
 /// Private page of one process; copied by fork, shared by threads and vfork, new at exec.
 #[repr(C)]
 pub struct ProcPage {
@@ -214,12 +213,10 @@ pub struct ProcPage {
     /// Per signal: bits of SIGSYS and SIGTRAP that the program put in its sa_mask.
     pub sa_mask_bits: [AtomicU32; 65],
     pub pad2: AtomicU32,
-    /// `tid | bits << 32` for threads that block SIGSYS (bit 1) or SIGTRAP (bit 0) in their own view.
-    pub masks: [AtomicU64; MASKS_MAX],
     /// Clock id + 1 of each POSIX timer, 0 = unknown.
     pub timer_clock: [AtomicU32; TIMERS_MAX],
-    /// CPU time of this process that was the meter's own.
-    pub cost_ns: AtomicU64,
+    pub inherited: InheritedPage,
+    pub own: OwnPage,
 }
 
 /// What the supervisor hands to the blob's first call in a new image, on the new stack.
@@ -236,7 +233,9 @@ pub struct InitArgs {
     /// Address of the value of AT_SYSINFO_EHDR on the stack, 0 when the kernel gave none.
     pub auxv_slot: u64,
     pub lineage: u64,
-    pub pad: u64,
+    /// Address of a `struct prctl_mm_map` for PR_SET_MM_MAP, so that the kernel's copy of the auxiliary vector names
+    /// the blob too; 0 = none.
+    pub mm_map: u64,
 }
 
 /// Index of the first slot to look at for a thread.
@@ -313,6 +312,10 @@ const _: () = {
     assert!(offset_of!(NodePage, segments) == 24);
     assert!(offset_of!(NodePage, realtime_off_ns) == 24 + 48 * SEGMENTS_MAX);
     assert!(offset_of!(ProcPage, lineage) == 16);
+    assert!(offset_of!(ProcPage, kernel_clock_gettime) == 24);
+    assert!(offset_of!(ProcPage, own) % 4096 == 0);
+    assert!(size_of::<OwnPage>() == 4096);
+    assert!(PROC_PAGE_ADDR + PROC_PAGE_LEN <= ALT_ADDR);
     assert!(NODE_PAGE_ADDR + NODE_PAGE_LEN <= PROC_PAGE_ADDR);
     assert!(NODE_PAGE_LEN < 0x20_0000);
 };

@@ -104,7 +104,7 @@ fn cost_of(clock: i32) -> u64 {
         let tid = if id == 0 { sys::gettid() } else { id };
         meter::find_slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed))
     } else if id == 0 || id == sys::plain(sys::GETPID, [0; 6]) as u32 {
-        process().cost_ns.load(Ordering::Relaxed)
+        process().own.cost_ns.load(Ordering::Relaxed)
     } else {
         0
     }
@@ -123,7 +123,7 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
             let cost = meter::find_slot(sys::gettid()).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed));
             cpu_out(ns, cost)
         }
-        PROCESS_CPU => cpu_out(ns, process().cost_ns.load(Ordering::Relaxed)),
+        PROCESS_CPU => cpu_out(ns, process().own.cost_ns.load(Ordering::Relaxed)),
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
         c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c)),
         REALTIME_ALARM | BOOTTIME_ALARM => {
@@ -199,7 +199,7 @@ pub fn abs_in(clock: i32, t: Timespec) -> Timespec {
     }
     if is_cpu(clock) {
         // The meter's own CPU time so far lies on the kernel's clock too.
-        let cost = if clock == PROCESS_CPU { process().cost_ns.load(Ordering::Relaxed) } else { 0 };
+        let cost = if clock == PROCESS_CPU { process().own.cost_ns.load(Ordering::Relaxed) } else { 0 };
         return timespec(node().speed().mul_up(v).saturating_add(cost).max(1));
     }
     let v_mono = (v as i64).saturating_sub(offset(clock)).max(0) as u64;

@@ -5,11 +5,12 @@
 //! runs as if the program had called a function: its own stack, its own signal mask, no signal frame alive.
 
 use core::arch::global_asm;
+use core::mem::offset_of;
 
-use diecast_core_abi::TRAP_MAGIC;
+use diecast_core_abi::{ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, PROC_PAGE_ADDR, ProcPage, TRAP_MAGIC};
 use diecast_core_syscalls::nr::CLONE3;
 
-use crate::signals;
+use crate::{altstack, signals};
 
 /// What a trampoline needs to finish a call. Offsets are used by the assembly below.
 #[repr(C)]
@@ -64,9 +65,13 @@ pub struct CloneRecord {
 
 const _: () = {
     assert!(size_of::<Record>() == 80);
-    assert!(core::mem::offset_of!(CloneRecord, args) == 80);
+    assert!(offset_of!(CloneRecord, args) == 80);
     assert!(size_of::<Resume>() == 64);
 };
+
+/// Where the program's handlers are kept that are entered through `dc_onstack`.
+const HANDLERS_ADDR: u64 =
+    PROC_PAGE_ADDR + (offset_of!(ProcPage, inherited) + offset_of!(InheritedPage, handlers)) as u64;
 
 global_asm!(
     r#"
@@ -135,6 +140,47 @@ dc_clone3:
     jmp rcx
     .size dc_clone3, . - dc_clone3
 
+    .globl dc_onstack
+    .hidden dc_onstack
+    .type dc_onstack, @function
+    # Kernel handler of a program's handler with SA_ONSTACK, where alternate stacks of ours are in use. Entered as a
+    # handler is: rdi, rsi, rdx, and rsp at the frame's first word, the restorer.
+dc_onstack:
+    movabs rax, {alt}
+    mov rcx, rsp
+    sub rcx, rax
+    cmp rcx, {alt_len}
+    jae 3f
+    mov rcx, rsp
+    sub rsp, 88
+    mov r8, rsp
+    call {relocate}
+    mov rbx, rsp
+    mov r12, [rbx + 8]
+    mov r13, [rbx + 16]
+    mov r14, [rbx + 24]
+    mov r15, [rbx + 40]
+    lea rsi, [rbx + 32]
+    mov rsp, [rbx]
+    # From this call on our stack is empty: it reads the mask before a signal can come.
+    mov edi, 2
+    xor edx, edx
+    mov r10d, 8
+    mov eax, 14
+    syscall
+    mov rdi, r15
+    mov rsi, r12
+    mov rdx, r13
+    xor eax, eax
+    jmp r14
+3:
+    movabs rax, {handlers}
+    mov ecx, edi
+    mov rcx, [rax + 8*rcx]
+    xor eax, eax
+    jmp rcx
+    .size dc_onstack, . - dc_onstack
+
     .globl dc_restorer
     .hidden dc_restorer
     .type dc_restorer, @function
@@ -158,6 +204,10 @@ diecast_blob_init:
     prepare = sym signals::prepare_clone3,
     reset = sym signals::reset_handlers,
     init = sym crate::init::init,
+    relocate = sym altstack::relocate,
+    alt = const ALT_ADDR,
+    alt_len = const ALT_LEN * ALT_SLOTS as u64,
+    handlers = const HANDLERS_ADDR,
 );
 
 macro_rules! address_of {
@@ -174,8 +224,20 @@ macro_rules! address_of {
 address_of!(trampoline, "dc_trampoline");
 address_of!(clone3_trampoline, "dc_clone3");
 address_of!(restorer, "dc_restorer");
+address_of!(onstack_entry, "dc_onstack");
 address_of!(sigsys_entry, "diecast_sigsys");
 address_of!(sigtrap_entry, "diecast_sigtrap");
+
+/// Copies bytes upwards, with general registers only.
+///
+/// # Safety
+/// Both ranges are mapped, the target writable, and they don't overlap.
+pub unsafe fn copy(from: u64, to: u64, len: u64) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        core::arch::asm!("rep movsb", inout("rsi") from => _, inout("rdi") to => _, inout("rcx") len => _, options(nostack));
+    }
+}
 
 /// `siginfo_t` as far as it is used.
 #[repr(C)]

@@ -2,11 +2,13 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::{ABI_VERSION, BLOB_ADDR, InitArgs, NODE_PAGE_ADDR, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN};
+use diecast_core_abi::{
+    ABI_VERSION, BLOB_ADDR, InitArgs, NODE_PAGE_ADDR, OwnPage, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
+};
 use diecast_core_syscalls::nr::RT_SIGACTION;
 
 use crate::sys::{self, Ret};
-use crate::{entry, process};
+use crate::{entry, process, signals};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -44,6 +46,12 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     p.lineage.store(args.lineage, Ordering::Relaxed);
     p.version.store(ABI_VERSION, Ordering::Relaxed);
     p.magic.store(PROC_MAGIC, Ordering::Release);
+
+    // A child after fork has used no CPU time, ours neither.
+    const MADV_WIPEONFORK: u64 = 18;
+    let own = &raw const p.own as u64;
+    sys::plain(sys::MADVISE, [own, size_of::<OwnPage>() as u64, MADV_WIPEONFORK, 0, 0, 0]);
+    signals::inherit_ignored();
 
     let base = SA_SIGINFO | SA_RESTORER | SA_ONSTACK;
     let sigtrap = [entry::sigtrap_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];

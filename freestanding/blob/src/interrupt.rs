@@ -29,7 +29,7 @@ fn is_interruptible(number: u64, op: u64) -> bool {
 /// Does the signal that the kernel delivers next have a handler without SA_RESTART?
 fn next_handler_interrupts(blocked: u64) -> bool {
     let mut pending = 0u64;
-    sys::plain(sys::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
+    sys::plain(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
     let mut left = pending & !blocked;
     while left != 0 {
         let signal = left.trailing_zeros() as u64 + 1;
@@ -53,7 +53,7 @@ pub fn missed(r: sys::Ret, mask: u64) -> bool {
         return false;
     }
     let mut pending = 0u64;
-    sys::plain(sys::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
+    sys::plain(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
     pending & !mask != 0
 }
 

@@ -17,6 +17,8 @@
 //! * In a handler, no call that the filter traps is made from outside this image.
 #![no_std]
 
+mod altstack;
+mod carried;
 mod clock;
 mod entry;
 mod init;

@@ -214,7 +214,7 @@ fn hit() {
 /// CPU time that was the meter's own, in the three places that need it.
 fn add_cost(slot: &ThreadSlot, ns: u64) {
     slot.cost_ns.fetch_add(ns, Relaxed);
-    process().cost_ns.fetch_add(ns, Relaxed);
+    process().own.cost_ns.fetch_add(ns, Relaxed);
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 

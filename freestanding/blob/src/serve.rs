@@ -8,7 +8,7 @@ use diecast_core_syscalls::nr;
 use crate::entry::Record;
 use crate::sys::{self, EPERM, Ret};
 use crate::user::{self, Timespec, Timeval};
-use crate::{clock, node, report, signals, timers, vdso, waits};
+use crate::{altstack, clock, node, report, signals, timers, vdso, waits};
 
 /// Serves one trapped call and gives what goes into rax.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
@@ -39,7 +39,7 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::MQ_TIMEDSEND => waits::absolute(nr::MQ_TIMEDSEND, a, 4, clock::REALTIME),
         nr::MQ_TIMEDRECEIVE => waits::absolute(nr::MQ_TIMEDRECEIVE, a, 4, clock::REALTIME),
         nr::SEMTIMEDOP => waits::relative(nr::SEMTIMEDOP, a, 3),
-        nr::RT_SIGTIMEDWAIT => waits::relative(nr::RT_SIGTIMEDWAIT, a, 2),
+        nr::RT_SIGTIMEDWAIT => signals::rt_sigtimedwait(a),
         nr::RECVMMSG => waits::recvmmsg(a),
         nr::SETSOCKOPT => timers::set_socket_timeout(a),
         nr::GETSOCKOPT => timers::get_socket_timeout(a),
@@ -53,6 +53,8 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::TIMERFD_GETTIME => timers::timerfd_gettime(a),
         nr::RT_SIGACTION => signals::rt_sigaction(a),
         nr::RT_SIGPROCMASK => signals::rt_sigprocmask(a),
+        nr::RT_SIGPENDING => signals::rt_sigpending(a),
+        nr::SIGALTSTACK => altstack::sigaltstack(r),
         nr::RT_SIGSUSPEND => signals::rt_sigsuspend(a),
         other => {
             report(BlobFault::NoHandler, other);

@@ -2,13 +2,14 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::{MASKS_MAX, VirtualAction};
+use diecast_core_abi::VirtualAction;
 use diecast_core_syscalls::nr;
 
-use crate::entry::{CloneRecord, Resume, SigInfo, UContext};
+use crate::carried::{self, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSYS, IGNORES_SIGTRAP};
+use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
 use crate::sys::{self, Ret};
 use crate::user;
-use crate::{interrupt, process};
+use crate::{altstack, interrupt, process, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
@@ -21,6 +22,8 @@ pub fn strip(mask: u64) -> u64 {
     mask & !OURS
 }
 
+const BLOCKS: u32 = BLOCKS_SIGTRAP | BLOCKS_SIGSYS;
+
 /// The two bits packed: bit 0 SIGTRAP, bit 1 SIGSYS.
 fn pack(mask: u64) -> u32 {
     ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1)
@@ -28,17 +31,6 @@ fn pack(mask: u64) -> u32 {
 
 fn unpack(bits: u32) -> u64 {
     (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
-}
-
-fn virtual_bits(tid: u32) -> u32 {
-    let cell = process().masks.get(tid as usize % MASKS_MAX).map_or(0, |c| c.load(Ordering::Relaxed));
-    if cell as u32 == tid { (cell >> 32) as u32 } else { 0 }
-}
-
-fn set_virtual_bits(tid: u32, bits: u32) {
-    if let Some(c) = process().masks.get(tid as usize % MASKS_MAX) {
-        c.store(if bits == 0 { 0 } else { tid as u64 | (bits as u64) << 32 }, Ordering::Relaxed);
-    }
 }
 
 fn as_is(number: u32, a: [u64; 6]) -> Ret {
@@ -52,8 +44,8 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
     if a[3] != 8 {
         return as_is(nr::RT_SIGPROCMASK, a);
     }
-    let tid = sys::gettid();
-    let before = virtual_bits(tid);
+    let bits = carried::load();
+    let before = bits & BLOCKS;
     let mut copy = 0u64;
     let mut after = before;
     if a[1] != 0 {
@@ -77,7 +69,8 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
         return r;
     }
     if after != before {
-        set_virtual_bits(tid, after);
+        carried::store(bits & !BLOCKS | after);
+        release(before & !after);
     }
     if out != 0
         && let Err(e) = user::put(out, old | unpack(before))
@@ -85,6 +78,95 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
         e
     } else {
         r
+    }
+}
+
+/// Sets the kernel's mask of this thread and gives the one before.
+pub fn set_kernel_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    sys::plain(nr::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, 0, 0]);
+    before
+}
+
+/// Keeps a signal that the program blocks until a thread unblocks it or asks for it.
+fn pend(signo: i32, info: *const SigInfo) {
+    let own = &process().own;
+    let bit = pack(1 << (signo - 1));
+    // The first one stays, as with any standard signal.
+    if own.pending.load(Ordering::Acquire) & bit == 0
+        && let Some(store) = own.pending_info.get(bit as usize - 1)
+    {
+        for (i, word) in store.iter().enumerate() {
+            // SAFETY: a siginfo_t of the kernel has 128 bytes.
+            word.store(unsafe { *(info as *const u64).add(i) }, Ordering::Relaxed);
+        }
+        own.pending.fetch_or(bit, Ordering::Release);
+    }
+}
+
+/// Takes a pending signal of `bits`: its number, and its siginfo into `info`.
+fn take_pending(bits: u32, info: &mut [u64; 16]) -> Option<u64> {
+    let own = &process().own;
+    for bit in [BLOCKS_SIGTRAP, BLOCKS_SIGSYS] {
+        if bits & bit == 0 || own.pending.load(Ordering::Acquire) & bit == 0 {
+            continue;
+        }
+        if let Some(store) = own.pending_info.get(bit as usize - 1) {
+            for (to, from) in info.iter_mut().zip(store) {
+                *to = from.load(Ordering::Relaxed);
+            }
+        }
+        if own.pending.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            return Some(if bit == BLOCKS_SIGTRAP { SIGTRAP } else { SIGSYS });
+        }
+    }
+    None
+}
+
+/// Sends what waited for these to be unblocked to this thread, as it was sent.
+#[inline(never)]
+fn release(bits: u32) {
+    if process().own.pending.load(Ordering::Relaxed) & bits == 0 {
+        return;
+    }
+    let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
+    let mut info = [0u64; 16];
+    while let Some(signo) = take_pending(bits, &mut info) {
+        sys::plain(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, signo, &raw const info as u64, 0, 0]);
+    }
+}
+
+#[inline(never)]
+pub fn rt_sigpending(a: [u64; 6]) -> Ret {
+    let r = as_is(nr::RT_SIGPENDING, a);
+    let waiting = process().own.pending.load(Ordering::Relaxed) & carried::load();
+    if r == 0
+        && waiting != 0
+        && a[1] == 8
+        && let Ok(set) = user::get::<u64>(a[0])
+    {
+        let _ = user::put(a[0], set | unpack(waiting));
+    }
+    r
+}
+
+/// Takes a virtually pending signal of the set, or waits for the others.
+#[inline(never)]
+pub fn rt_sigtimedwait(a: [u64; 6]) -> Ret {
+    let wanted = if a[3] == 8 { user::get::<u64>(a[0]).map_or(0, pack) } else { 0 };
+    if wanted == 0 {
+        return waits::relative(nr::RT_SIGTIMEDWAIT, a, 2);
+    }
+    loop {
+        let mut info = [0u64; 16];
+        if let Some(signo) = take_pending(wanted, &mut info) {
+            return if a[1] == 0 { signo as Ret } else { user::put_words(a[1], &info).err().unwrap_or(signo as Ret) };
+        }
+        let r = waits::relative(nr::RT_SIGTIMEDWAIT, a, 2);
+        // One that came meanwhile went through our handler, which ended the wait.
+        if r != sys::EINTR || process().own.pending.load(Ordering::Relaxed) & wanted == 0 {
+            return r;
+        }
     }
 }
 
@@ -128,6 +210,65 @@ fn virtual_action(sig: u64) -> Option<&'static VirtualAction> {
     }
 }
 
+/// An ignored signal stays so in the next image, which may be that of a child.
+fn carry_ignored(signo: u64, handler: u64) {
+    let bit = if signo == SIGTRAP { IGNORES_SIGTRAP } else { IGNORES_SIGSYS };
+    let before = carried::load();
+    let after = if handler == 1 { before | bit } else { before & !bit };
+    if after != before {
+        carried::store(after);
+    }
+}
+
+/// In a new image: what the old one ignored.
+pub fn inherit_ignored() {
+    let bits = carried::load();
+    if bits & IGNORES_SIGTRAP != 0 {
+        process().sigtrap.handler.store(1, Ordering::Relaxed);
+    }
+    if bits & IGNORES_SIGSYS != 0 {
+        process().sigsys.handler.store(1, Ordering::Relaxed);
+    }
+}
+
+/// The program's handler behind `dc_onstack`.
+pub fn handler_of(signo: u64) -> u64 {
+    process().inherited.handlers.get(signo as u32 as usize).map_or(0, |h| h.load(Ordering::Acquire))
+}
+
+fn remember_handler(signo: u64, action: &mut [u64; 4]) {
+    if let Some(h) = process().inherited.handlers.get(signo as u32 as usize) {
+        h.store(action[0], Ordering::Release);
+        action[0] = entry::onstack_entry();
+    }
+}
+
+/// From now on the program's handlers with SA_ONSTACK are entered through `dc_onstack`: those that are there too.
+#[inline(never)]
+pub fn enter_through_us() {
+    if process().inherited.alt_used.swap(1, Ordering::AcqRel) != 0 {
+        return;
+    }
+    for sig in (1..=64u64).filter(|s| *s != SIGSYS && *s != SIGTRAP) {
+        let mut now = [0u64; 4];
+        sys::plain(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]);
+        if now[0] != entry::onstack_entry() && altstack::enters_through_us(&now) {
+            remember_handler(sig, &mut now);
+            sys::plain(nr::RT_SIGACTION, [sig, &raw const now as u64, 0, 8, 0, 0]);
+        }
+    }
+}
+
+/// Ends the process by the default action of a signal.
+pub fn die(signo: u64) -> ! {
+    let dfl = [0u64; 4];
+    sys::plain(nr::RT_SIGACTION, [signo, &raw const dfl as u64, 0, 8, 0, 0]);
+    let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
+    sys::plain(sys::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
+    set_kernel_mask(0);
+    sys::exit_group(128 + signo)
+}
+
 /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
 #[inline(never)]
 pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
@@ -145,6 +286,7 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
         let old = load(v);
         if a[1] != 0 {
             store(v, new);
+            carry_ignored(a[0] as u32 as u64, new[0]);
         }
         return if a[2] != 0
             && let Err(e) = user::put(a[2], old)
@@ -157,9 +299,13 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     let (new_at, old_at) = (a[1], a[2]);
     let remembered = process().sa_mask_bits.get(a[0] as u32 as usize);
     let bits = pack(new[3]);
+    let handler_before = handler_of(a[0]);
     let mut old = [0u64; 4];
     if new_at != 0 {
         new[3] = strip(new[3]);
+        if altstack::enters_through_us(&new) {
+            remember_handler(a[0], &mut new);
+        }
         a[1] = &raw const new as u64;
     }
     if old_at != 0 {
@@ -168,6 +314,9 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     let r = as_is(nr::RT_SIGACTION, a);
     if r < 0 {
         return r;
+    }
+    if old[0] == entry::onstack_entry() {
+        old[0] = handler_before;
     }
     let before = remembered.map_or(0, |m| m.load(Ordering::Relaxed));
     if new_at != 0
@@ -188,7 +337,18 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
 pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
     let Some(v) = virtual_action(signo as u64) else { return };
     let a = load(v);
-    match a[0] {
+    const TRAP_PERF: i32 = 6;
+    // SAFETY: the kernel passes a valid siginfo.
+    let code = unsafe { (*info).code };
+    let blocked = carried::load() & pack(1 << (signo - 1)) != 0;
+    let forced = code > 0 && code != TRAP_PERF;
+    if blocked && !forced && a[0] != 1 {
+        pend(signo, info);
+        return;
+    }
+    // A forced signal is not held back: it kills where it is blocked or ignored.
+    let handler = if forced && (blocked || a[0] == 1) { 0 } else { a[0] };
+    match handler {
         // SIG_DFL: die of it, as natively. The real disposition is reset, then the signal sent again; it
         // stays blocked until this handler returns.
         0 => {

@@ -37,9 +37,12 @@ pub const READ: u32 = 0;
 pub const CLOSE: u32 = 3;
 pub const MMAP: u32 = 9;
 pub const GETPID: u32 = 39;
+pub const PRCTL: u32 = 157;
+pub const MADVISE: u32 = 28;
+pub const RT_TGSIGQUEUEINFO: u32 = 297;
 pub const GETTID: u32 = 186;
 pub const TGKILL: u32 = 234;
-pub const RT_SIGPENDING: u32 = 127;
+
 pub const MSEAL: u32 = 462;
 
 pub fn gettid() -> u32 {

@@ -105,3 +105,11 @@ pub fn put<T: Plain>(addr: u64, value: T) -> Result<(), Ret> {
     unsafe { (addr as *mut T).write_unaligned(value) };
     Ok(())
 }
+
+/// Copies words to the program, one by one: the image has no `memcpy`.
+pub fn put_words(addr: u64, words: &[u64]) -> Result<(), Ret> {
+    for (i, w) in words.iter().enumerate() {
+        put(addr.wrapping_add(8 * i as u64), *w)?;
+    }
+    Ok(())
+}

@@ -252,7 +252,7 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         kernel_getcpu: if kernel.getcpu == 0 { 0 } else { vdso + kernel.getcpu },
         auxv_slot: slot,
         lineage,
-        pad: 0,
+        mm_map: 0,
     };
     let words = [
         args.fd,
@@ -262,7 +262,7 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         args.kernel_getcpu,
         args.auxv_slot,
         args.lineage,
-        args.pad,
+        args.mm_map,
     ];
     let at = (regs.rsp - 512) & !15;
     s.poke(GuestPtr(at), &words)?;

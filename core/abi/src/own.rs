@@ -1,0 +1,52 @@
+//! What the blob keeps for one process beyond the first words of its page.
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::BLOB_ADDR;
+
+/// Timers whose clock is remembered.
+pub const TIMERS_MAX: usize = 1024;
+/// Entries of the CPU timers' table: POSIX timers, then ITIMER_VIRTUAL and ITIMER_PROF.
+pub const CPU_TIMERS: usize = TIMERS_MAX + 2;
+/// Words of a bit set of [`CPU_TIMERS`].
+pub const CPU_TIMER_WORDS: usize = CPU_TIMERS.div_ceil(64);
+/// Where the blob maps alternate signal stacks of its own, in place of the program's when those are small.
+pub const ALT_ADDR: u64 = BLOB_ADDR + 0x1000_0000;
+/// Length of one, its header included.
+pub const ALT_LEN: u64 = 0x1_0000;
+/// How many a process can have at one time; more small stacks go to the kernel as they are.
+pub const ALT_SLOTS: usize = 1024;
+
+/// The part of a process's page that a child finds empty after fork (MADV_WIPEONFORK).
+#[repr(C, align(4096))]
+pub struct OwnPage {
+    /// CPU time of this process that was the meter's own.
+    pub cost_ns: AtomicU64,
+    /// Highest virtual CPU time that was shown: of the process, and its user and system parts.
+    pub shown_cpu_ns: AtomicU64,
+    pub shown_user_ns: AtomicU64,
+    pub shown_system_ns: AtomicU64,
+    /// Which CPU timers are armed, as bits.
+    pub cpu_timers_armed: [AtomicU64; CPU_TIMER_WORDS],
+    /// How many are.
+    pub cpu_timers: AtomicU32,
+    /// Virtual SIGTRAP (bit 0) and SIGSYS (bit 1) that wait because every thread they met blocks them.
+    pub pending: AtomicU32,
+    /// Their `siginfo_t`, SIGTRAP's first.
+    pub pending_info: [[AtomicU64; 16]; 2],
+}
+
+/// The part that a child inherits.
+#[repr(C)]
+pub struct InheritedPage {
+    /// The program's handler of each signal whose kernel handler is the blob's.
+    pub handlers: [AtomicU64; 65],
+    /// Owners of the blob's alternate stacks, `pid << 32 | tid`; 0 = free.
+    pub alt_owner: [AtomicU64; ALT_SLOTS],
+    /// 1 once any thread's alternate stack was replaced by one of ours.
+    pub alt_used: AtomicU32,
+    pub pad: AtomicU32,
+    /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns.
+    pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
+    pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
+}
