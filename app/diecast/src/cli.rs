@@ -104,9 +104,10 @@ pub struct Planned {
 
 #[derive(Args)]
 pub struct Meter {
-    /// CPU time between two looks of the meter: smaller is finer and costs more
-    #[arg(long, default_value = "100us", value_parser = grain)]
-    pub grain: u64,
+    /// CPU time between two looks of the meter: smaller is finer and costs more. [default: 100us for a single command;
+    /// 500us in a lab, where packets carry what their senders have used, or 100us where this host's kernel can't tell]
+    #[arg(long, value_parser = grain)]
+    pub grain: Option<u64>,
 }
 
 #[derive(Args)]

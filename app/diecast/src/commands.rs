@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use diecast_core_experiment::Experiment;
 use diecast_core_journal::Outcome;
-use diecast_core_plan::{Mode, Plan, PlanOptions};
+use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
 use diecast_core_report::{Budgets, Comparison, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
-use diecast_host_run::{Progress, RunError, RunOptions, plan_facts};
+use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, plan_facts};
 
 use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
@@ -59,7 +59,7 @@ pub fn frame(a: FrameArgs) -> Done {
         tdf: a.tdf,
         speed_ppm: a.speed,
         cores: a.cores,
-        grain_ns: a.meter.grain,
+        grain_ns: a.meter.grain.unwrap_or(GRAIN_NS_DEFAULT),
         command: a.command,
         stats: a.stats,
     };
@@ -91,7 +91,8 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 }
 
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
-    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns: m.grain, ..PlanOptions::new(mode) };
+    let grain_ns = m.grain.unwrap_or_else(default_grain_ns);
+    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
     diecast_core_plan::plan(e, &plan_facts(), &o).map_err(|r| fault(r.exit_status(), r))
 }
 

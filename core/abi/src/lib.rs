@@ -19,7 +19,7 @@ use diecast_core_vtime::{Rate, Segment};
 pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 2;
+pub const ABI_VERSION: u32 = 3;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -84,16 +84,18 @@ impl SegmentCell {
     }
 }
 
-/// What a thread's meter remembers between two hits. Only the thread itself writes it (and the supervisor
-/// frees it once the thread is gone); all values relaxed.
+/// What a thread's meter remembers between two hits. The thread itself writes it, and the emulator when it charges a
+/// packet's sender, each while it holds `busy`; the supervisor frees it once the thread is gone. All values relaxed.
 #[repr(C, align(128))]
+#[derive(Default, Debug)]
 pub struct ThreadSlot {
     /// Thread id in the node's pid namespace, 0 = free.
     pub tid: AtomicU32,
-    pub pad: AtomicU32,
+    /// 1 while the thread itself or the emulator changes this slot.
+    pub busy: AtomicU32,
     /// Thread CPU time (real, raw) up to which everything is charged or is meter cost.
     pub last_cpu_ns: AtomicU64,
-    /// Real CLOCK_MONOTONIC when the last hit returned to the program.
+    /// Real CLOCK_MONOTONIC when the last hit returned to the program or the last charged packet left.
     pub last_wall_ns: AtomicU64,
     /// Virtual instant at which the last charged work ends.
     pub finish_v_ns: AtomicU64,
@@ -108,6 +110,20 @@ pub struct ThreadSlot {
     pub node_charged_ns: AtomicU64,
     /// CPU time charged to this thread.
     pub charged_ns: AtomicU64,
+}
+
+impl ThreadSlot {
+    /// Takes the slot for a change. False when somebody else is at it; nobody sleeps or runs the program meanwhile.
+    #[inline(always)]
+    pub fn try_hold(&self) -> bool {
+        self.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Gives the slot back.
+    #[inline(always)]
+    pub fn release(&self) {
+        self.busy.store(0, Ordering::Release);
+    }
 }
 
 /// Counts that the blob keeps for the fidelity monitor.
@@ -134,8 +150,12 @@ pub struct Counters {
     pub fault_detail: AtomicU32,
     /// Waiting for the host's cores that was subtracted, real ns.
     pub waited_ns: AtomicU64,
-    /// Histogram of ledger lateness, virtual ns: how long after its work's virtual end a running thread was
-    /// still behind.
+    /// Charges begun and done, by hits and by the emulator for packets' senders. While they differ, charged time and
+    /// threads' accounts disagree.
+    pub charges_begun: AtomicU64,
+    pub charges_done: AtomicU64,
+    /// Histogram of ledger lateness, virtual ns: how long after its work's virtual end a running thread was still
+    /// behind, at a hit, or a packet that it sent left.
     pub late_v: [AtomicU64; LATE_BUCKETS],
     /// Histogram of the lateness of the meter's own sleeps, real ns.
     pub sleep_late: [AtomicU64; LATE_BUCKETS],
@@ -284,6 +304,27 @@ impl NodePage {
         self.segment_count.store(segments.len() as u32, Ordering::Relaxed);
         self.seq.fetch_add(1, Ordering::Release);
         true
+    }
+
+    /// The slot of a thread that has one.
+    #[inline(always)]
+    pub fn slot(&self, tid: u32) -> Option<&ThreadSlot> {
+        let first = slot_hash(tid);
+        for i in 0..SLOT_PROBES {
+            let s = self.slots.get((first + i) % SLOTS_MAX)?;
+            if s.tid.load(Ordering::Relaxed) == tid {
+                return Some(s);
+            }
+        }
+        None
+    }
+
+    /// The ledger's entries, one per virtual CPU.
+    #[inline(always)]
+    pub fn entries(&self) -> &[AtomicU64] {
+        let vcpus = self.vcpus.load(Ordering::Relaxed) as usize;
+        let vcpus = if vcpus == 0 { 1 } else { vcpus };
+        self.free_v_ns.get(..vcpus).unwrap_or(&self.free_v_ns)
     }
 
     /// Virtual CPU ns per real CPU ns (1/speed).

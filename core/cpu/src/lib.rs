@@ -7,6 +7,10 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod egress;
+
+pub use egress::{Sent, charge_sender};
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use diecast_core_vtime::VirtNs;
@@ -75,6 +79,12 @@ pub fn charge(entries: &[AtomicU64], now: VirtNs, earliest: VirtNs, work_v_ns: u
             return Charge { start: VirtNs(start), finish: VirtNs(finish), forgiven_v_ns, clamped };
         }
     }
+}
+
+/// When `work_v_ns` that could start at `earliest` would end, without charging it.
+pub fn finish_of(entries: &[AtomicU64], earliest: VirtNs, work_v_ns: u64) -> VirtNs {
+    let free = entries.iter().map(|e| e.load(Ordering::Relaxed)).min().unwrap_or(0);
+    VirtNs(free.max(earliest.0).saturating_add(work_v_ns))
 }
 
 /// Waiting for a core that is the host's fault: run delay since the last reading, less what the ledger

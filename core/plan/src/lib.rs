@@ -24,6 +24,6 @@ pub use make::plan;
 pub use model::{
     CpuLoad, Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Quota, QuotaPurpose, Role,
 };
-pub use options::{GRAIN_NS_DEFAULT, HostFacts, PlanOptions, Scale, ScaleError};
+pub use options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale, ScaleError};
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

@@ -8,7 +8,7 @@ use diecast_core_vtime::{NS_PER_S, RealNs, Segment, VirtNs};
 
 use crate::sys::{self, Ret};
 use crate::user::Timespec;
-use crate::{meter, node, process};
+use crate::{node, process};
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;
@@ -102,7 +102,7 @@ fn cost_of(clock: i32) -> u64 {
     let id = !(clock >> 3) as u32;
     if clock & THREAD != 0 {
         let tid = if id == 0 { sys::gettid() } else { id };
-        meter::find_slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed))
+        node().slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed))
     } else if id == 0 || id == sys::plain(sys::GETPID, [0; 6]) as u32 {
         process().own.cost_ns.load(Ordering::Relaxed)
     } else {
@@ -120,7 +120,7 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
     let ns = ns_of(t);
     Ok(match clock {
         THREAD_CPU => {
-            let cost = meter::find_slot(sys::gettid()).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed));
+            let cost = node().slot(sys::gettid()).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed));
             cpu_out(ns, cost)
         }
         PROCESS_CPU => cpu_out(ns, process().own.cost_ns.load(Ordering::Relaxed)),

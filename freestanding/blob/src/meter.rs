@@ -4,9 +4,9 @@
 //! and sleeps until the virtual instant at which the original machine would have finished that work. Unlike
 //! SIGSYS it sleeps in place, one slice at a time, with the program's signals masked.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, VCPUS_MAX, late_bucket, slot_hash};
+use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, late_bucket, slot_hash};
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
@@ -17,6 +17,9 @@ use crate::{clock, interrupt, node, process, signals, sys};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
+
+/// A packet's charge reads the thread's CPU time by another way than a hit; by less than this they may disagree.
+const CLOCKS_DIFFER_NS: u64 = 200_000;
 
 /// SIGTRAP. A meter's hit, or a breakpoint and the like: to the program.
 #[unsafe(no_mangle)]
@@ -36,21 +39,9 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     }
 }
 
-/// The slot of a thread that has one.
-pub fn find_slot(tid: u32) -> Option<&'static ThreadSlot> {
-    let first = slot_hash(tid);
-    for i in 0..SLOT_PROBES {
-        let s = node().slots.get((first + i) % SLOTS_MAX)?;
-        if s.tid.load(Relaxed) == tid {
-            return Some(s);
-        }
-    }
-    None
-}
-
 /// The slot of a thread, taking a free one for a new thread. True when it is new.
 fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
-    if let Some(s) = find_slot(tid) {
+    if let Some(s) = node().slot(tid) {
         return Some((s, false));
     }
     let first = slot_hash(tid);
@@ -69,6 +60,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
             ] {
                 v.store(0, Relaxed);
             }
+            s.busy.store(0, Relaxed);
             return Some((s, true));
         }
     }
@@ -112,6 +104,17 @@ fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
     }
 }
 
+/// Takes the slot. The emulator holds one for less than a microsecond, and never while this thread could keep it from
+/// running; one that died while it did must not stop the program.
+fn hold(slot: &ThreadSlot) {
+    for _ in 0..100_000 {
+        if slot.try_hold() {
+            return;
+        }
+        core::hint::spin_loop();
+    }
+}
+
 #[inline(never)]
 fn hit() {
     let n = node();
@@ -126,13 +129,15 @@ fn hit() {
         k.no_slot.fetch_add(1, Relaxed);
         return;
     };
+    k.charges_begun.fetch_add(1, AcqRel);
+    hold(slot);
     let mut last_cpu = slot.last_cpu_ns.load(Relaxed);
     let mut fresh = fresh;
-    if last_cpu > cpu {
+    if last_cpu > cpu.saturating_add(CLOCKS_DIFFER_NS) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
     }
-    let used = cpu - last_cpu;
+    let used = cpu.saturating_sub(last_cpu);
     let hidden = n.hit_cost_ns.load(Relaxed).min(used);
     let work = used - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
@@ -170,9 +175,7 @@ fn hit() {
     };
 
     let work_v = n.slowness().mul_floor(work);
-    let vcpus = (n.vcpus.load(Relaxed) as usize).clamp(1, VCPUS_MAX);
-    let entries = n.free_v_ns.get(..vcpus).unwrap_or(&[]);
-    let c = ledger::charge(entries, now_v, earliest, work_v);
+    let c = ledger::charge(n.entries(), now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
     slot.charged_ns.fetch_add(work, Relaxed);
     if c.clamped {
@@ -185,8 +188,12 @@ fn hit() {
     count(&k.late_v, now_v.0.saturating_sub(c.finish.0));
 
     // From here on the watch may look: what is charged must not show as uncharged any more.
-    slot.last_cpu_ns.store(cpu, Relaxed);
+    slot.last_cpu_ns.store(cpu.max(last_cpu), Relaxed);
+    slot.finish_v_ns.store(c.finish.0, Relaxed);
+    // Packets that were sent before this instant find their work charged.
+    slot.release();
     add_cost(slot, hidden);
+    k.charges_done.fetch_add(1, AcqRel);
 
     // Catch up at twice the share at most: the slice takes at least half its real length.
     let half_r = segment.inverse.mul_floor(work_v) / 2;
@@ -203,7 +210,6 @@ fn hit() {
         slot.explained_ns.fetch_add(late, Relaxed);
     }
 
-    slot.finish_v_ns.store(c.finish.0, Relaxed);
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     let after = thread_cpu();

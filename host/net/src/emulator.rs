@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use diecast_core_net::{ETHERNET_HEADER_BYTES, NetSpec, Network, NodeIx};
-use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtSpan};
+use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -21,6 +21,7 @@ use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::clock::{FrameClock, monotonic_now};
+use crate::egress::{EgressLedger, TRAILER_BYTES, take_trailer};
 use crate::error::HostNetError;
 use crate::priority::{Scheduling, become_fifo};
 use crate::stats::{EmulatorStats, lateness_histogram};
@@ -48,6 +49,8 @@ pub struct EmulatorConfig {
     pub taps: Vec<OwnedFd>,
     /// The lab's frame.
     pub clock: Arc<dyn FrameClock>,
+    /// Charges senders for the packets they send; every frame then carries a trailer (see [`crate::EgressLedger`]).
+    pub ledger: Option<Arc<dyn EgressLedger>>,
     /// SCHED_FIFO priority, 1 to 99; `None` stays at normal priority.
     pub priority: Option<u8>,
     /// The core to stay on.
@@ -91,10 +94,11 @@ impl Emulator {
             net,
             taps: config.taps.into_iter().map(Some).collect(),
             clock: config.clock,
+            ledger: config.ledger,
             epoll,
             wake: wake.clone(),
             inbox,
-            frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM,
+            frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             share: Share { window: monotonic_now(), busy_ns: 0 },
             tally: Tally::new(nodes),
         };
@@ -205,6 +209,7 @@ struct Tally {
     packets_written: u64,
     write_errors: u64,
     taps_lost: u64,
+    without_trailer: u64,
     lateness_ns: Histogram<u64>,
     wakeups: u64,
     yields: u64,
@@ -220,6 +225,7 @@ impl Tally {
             packets_written: 0,
             write_errors: 0,
             taps_lost: 0,
+            without_trailer: 0,
             lateness_ns: lateness_histogram(),
             wakeups: 0,
             yields: 0,
@@ -252,6 +258,7 @@ struct Runner {
     /// `None` when the device has gone.
     taps: Vec<Option<OwnedFd>>,
     clock: Arc<dyn FrameClock>,
+    ledger: Option<Arc<dyn EgressLedger>>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     inbox: Receiver<Command>,
@@ -341,9 +348,10 @@ impl Runner {
             match rustix::io::read(tap, spare_capacity(&mut frame)) {
                 Ok(_) => {
                     self.tally.packets_read += 1;
-                    let v = self.clock.v_of(monotonic_now());
-                    // The CPU that the sender has not been charged for yet comes with debt at egress (tc-BPF).
-                    self.net.ingress(v, NodeIx(node as u32), frame, VirtSpan(0));
+                    let now = monotonic_now();
+                    let v = self.clock.v_of(now);
+                    let debt = self.debt(node, &mut frame, now).map_or(VirtSpan(0), |release| release.since(v));
+                    self.net.ingress(v, NodeIx(node as u32), frame, debt);
                 }
                 Err(e) => {
                     self.net.recycle(frame);
@@ -352,6 +360,18 @@ impl Runner {
                     }
                     return;
                 }
+            }
+        }
+    }
+
+    /// Charges the sender of a frame; when the frame may leave.
+    fn debt(&mut self, node: usize, frame: &mut Vec<u8>, now: RealNs) -> Option<VirtNs> {
+        let ledger = self.ledger.as_ref()?;
+        match take_trailer(frame) {
+            Some(sent) => Some(ledger.charge_sender(node, &sent?, now)),
+            None => {
+                self.tally.without_trailer += 1;
+                None
             }
         }
     }
@@ -396,6 +416,7 @@ impl Runner {
             packets_written: t.packets_written,
             write_errors: t.write_errors,
             taps_lost: t.taps_lost,
+            without_trailer: t.without_trailer,
             lateness_ns: t.lateness_ns.clone(),
             cpu: RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64),
             wakeups: t.wakeups,

@@ -8,6 +8,7 @@
 //! All unsafe code of this crate is in `sys`.
 
 mod clock;
+mod egress;
 mod emulator;
 mod error;
 mod netlink;
@@ -19,10 +20,11 @@ mod sysctl;
 mod tap;
 
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
+pub use egress::{EgressLedger, TRAILER_BYTES};
 pub use emulator::{Emulator, EmulatorConfig, StatsReader};
 pub use error::HostNetError;
-pub use netns::{create_netns, in_netns};
+pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::Scheduling;
 pub use stats::{EmulatorStats, LatenessSummary};
 pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
-pub use tap::{LinkCounters, NODE_DEVICE, PreparedNode, create_tap, link_counters, prepare_node};
+pub use tap::{LinkCounters, NODE_DEVICE, PreparedNode, create_tap, link_counters, prepare_node, prepare_node_with};

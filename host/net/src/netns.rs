@@ -1,9 +1,10 @@
 //! Network namespaces, held by descriptors: nothing is mounted, so a killed lab leaves nothing.
 
 use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::HostNetError;
@@ -30,6 +31,15 @@ pub fn in_netns<T: Send>(netns: BorrowedFd<'_>, work: impl FnOnce() -> T + Send)
             .map_err(|e| HostNetError::Netns { action: "enter a", error: io::Error::from(e) })?;
         Ok(work())
     })?
+}
+
+/// The cookie of a network namespace: never 0, never used again while the host is up. Linux 5.14 or later.
+pub fn netns_cookie(netns: BorrowedFd<'_>) -> Result<u64, HostNetError> {
+    let found = in_netns(netns, || {
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        sys::netns_cookie(socket.as_fd())
+    })?;
+    found.map_err(|error| HostNetError::Netns { action: "get the cookie of a", error })
 }
 
 fn on_thread<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, HostNetError> {

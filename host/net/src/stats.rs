@@ -31,6 +31,8 @@ pub struct EmulatorStats {
     pub write_errors: u64,
     /// TAP devices that went away while the emulator ran.
     pub taps_lost: u64,
+    /// Frames that came without the trailer that every NIC appends when senders are charged.
+    pub without_trailer: u64,
     /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits.
     pub lateness_ns: Histogram<u64>,
     /// CPU time of the emulator thread.

@@ -41,11 +41,23 @@ pub fn prepare_node(
     mtu: u32,
     tdf: Tdf,
 ) -> Result<PreparedNode, HostNetError> {
+    prepare_node_with(netns, node, subnet, mtu, tdf, &|_| Ok(()))
+}
+
+/// As [`prepare_node`]; `before_up` gets the index of the NIC before it is switched on, on a thread in the namespace.
+pub fn prepare_node_with(
+    netns: BorrowedFd<'_>,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+    tdf: Tdf,
+    before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
+) -> Result<PreparedNode, HostNetError> {
     in_netns(netns, || {
         let mut sysctls = sysctl::set_namespace_here(tdf);
         let tap = open_tap(NODE_DEVICE)?;
         sysctls.extend(sysctl::set_device_here(NODE_DEVICE, tdf));
-        configure(NODE_DEVICE, node, subnet, mtu)?;
+        configure(NODE_DEVICE, node, subnet, mtu, before_up)?;
         Ok(PreparedNode { tap, sysctls })
     })?
 }
@@ -60,7 +72,7 @@ pub fn create_tap(
 ) -> Result<OwnedFd, HostNetError> {
     in_netns(netns, || {
         let tap = open_tap(device)?;
-        configure(device, node, subnet, mtu)?;
+        configure(device, node, subnet, mtu, &|_| Ok(()))?;
         Ok(tap)
     })?
 }
@@ -77,7 +89,13 @@ fn open_tap(device: &str) -> Result<OwnedFd, HostNetError> {
     Ok(tun)
 }
 
-fn configure(device: &str, node: &NodeSpec, subnet: &Subnet, mtu: u32) -> Result<(), HostNetError> {
+fn configure(
+    device: &str,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+    before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
+) -> Result<(), HostNetError> {
     let failed = |action: &str| {
         let action = format!("{action} of node '{}'", node.name);
         move |error: io::Error| HostNetError::Netlink { action, error }
@@ -86,6 +104,7 @@ fn configure(device: &str, node: &NodeSpec, subnet: &Subnet, mtu: u32) -> Result
     let mut route = RouteSocket::open().map_err(failed("open a routing socket in the namespace"))?;
     route.link_up(LOOPBACK_INDEX).map_err(failed("switch on the loopback device"))?;
     route.set_link(index, node.mac.0, mtu, TAP_QUEUE_PACKETS).map_err(failed("set MAC and MTU"))?;
+    before_up(index).map_err(failed("attach a program to the NIC"))?;
     route.link_up(index).map_err(failed("switch on the NIC"))?;
     route.add_address(index, IpAddr::V4(node.ipv4), subnet.ipv4_prefix).map_err(failed("add the IPv4 address"))?;
     if sysctl::has_ipv6() {

@@ -22,3 +22,11 @@ pub fn plan_facts() -> diecast_core_plan::HostFacts {
         memory_bytes: diecast_host_doctor::host_facts().memory_available_bytes,
     }
 }
+
+/// The grain of a lab on this host, ns of real CPU time. Loads and unloads the BPF programs for debt at egress.
+pub fn default_grain_ns() -> u64 {
+    match diecast_host_egress::Egress::load() {
+        Ok(_) => diecast_core_plan::GRAIN_NS_WITH_DEBT,
+        Err(_) => diecast_core_plan::GRAIN_NS_DEFAULT,
+    }
+}

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use diecast_core_cpu::Sent;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
 use diecast_core_plan::{Plan, PlannedNode, Role};
 use diecast_core_report::{PLAN_FILE, RunSummary};
-use diecast_core_vtime::{RealNs, VirtSpan};
-use diecast_host_net::{Emulator, EmulatorConfig, SharedFrame, create_netns, prepare_node};
+use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
+use diecast_host_egress::Egress;
+use diecast_host_net::{EgressLedger, Emulator, EmulatorConfig, SharedFrame, create_netns, prepare_node_with};
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
@@ -87,6 +89,7 @@ pub(crate) struct Lab {
     pub frames: Vec<Option<Arc<NodeFrame>>>,
     pub supervisor: Supervisor,
     _initial_rto: Option<InitialRto>,
+    _egress: Option<Egress>,
 }
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so.
@@ -145,9 +148,9 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     drop(running);
     drop((watch, probe, awake));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, nodes, supervisor, frame: _, netns, frames, _initial_rto } = lab;
+    let Lab { journal, emulator, nodes, supervisor, frame: _, netns, frames, _initial_rto, _egress } = lab;
     let _ = Node::stop_all(nodes);
-    drop((emulator, supervisor, frames, netns, _initial_rto));
+    drop((emulator, supervisor, frames, netns, _initial_rto, _egress));
     let summary = results::finish(&journal, o.out, outcome)?;
     dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
     Ok(Ran { directory: o.out.to_owned(), summary })
@@ -220,6 +223,33 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
     }
 }
 
+/// The programs for debt at egress, where the plan meters anything and the host allows it.
+fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
+    if !plan.nodes.iter().any(|n| n.envelope && n.metered) {
+        return None;
+    }
+    match Egress::load() {
+        Ok(egress) => Some(egress),
+        Err(e) => {
+            let text = format!("latencies below the grain are not emulated: {e}");
+            journal.finding(FindingKind::MissingFeature, None, 1, text);
+            None
+        }
+    }
+}
+
+/// The ledgers of a lab's nodes, by node index.
+struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>);
+
+impl EgressLedger for NodeLedgers {
+    fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
+        match self.0.get(node).and_then(Option::as_ref).filter(|f| f.cpu.metered) {
+            Some(frame) => diecast_core_cpu::charge_sender(frame.page(), sent, now),
+            None => VirtNs(0),
+        }
+    }
+}
+
 fn set_up(
     plan: &Plan,
     o: &RunOptions<'_>,
@@ -237,6 +267,7 @@ fn set_up(
             None
         }
     };
+    let egress = load_egress(plan, &journal);
     let (mut taps, mut netns, mut specs) = (Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();
     for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
@@ -244,7 +275,11 @@ fn set_up(
         if let Some(rto) = &mut initial_rto {
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
         }
-        let prepared = prepare_node(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf)
+        if let Some(egress) = &egress {
+            egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?;
+        }
+        let before_up = |nic| egress.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
+        let prepared = prepare_node_with(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf, &before_up)
             .map_err(|e| RunError::Host(format!("making the NIC of node {}: {e}", n.name)))?;
         sysctls.add(&prepared.sysctls, plan.tdf);
         taps.push(prepared.tap);
@@ -253,14 +288,6 @@ fn set_up(
         netns.push(Arc::new(ns));
     }
     sysctls.write(&journal);
-    let emulator = Emulator::start(EmulatorConfig {
-        spec: plan.net.clone(),
-        taps,
-        clock: Arc::new(SharedFrame::new(frame.map())),
-        priority: Some(EMULATOR_PRIORITY),
-        cpu: None,
-    })
-    .map_err(RunError::host("starting the emulator"))?;
     let nodes = Node::start_all(dir, specs).map_err(|e| {
         let hint = e.hint().map(|h| format!("\n  hint: {h}")).unwrap_or_default();
         RunError::Host(format!("starting nodes: {e}{hint}"))
@@ -306,8 +333,17 @@ fn set_up(
             None
         });
     }
+    let emulator = Emulator::start(EmulatorConfig {
+        spec: plan.net.clone(),
+        taps,
+        clock: Arc::new(SharedFrame::new(frame.map())),
+        ledger: egress.is_some().then(|| Arc::new(NodeLedgers(frames.clone())) as Arc<dyn EgressLedger>),
+        priority: Some(EMULATOR_PRIORITY),
+        cpu: None,
+    })
+    .map_err(RunError::host("starting the emulator"))?;
     let supervisor = Supervisor::start().map_err(RunError::host("starting the supervisor"))?;
-    Ok(Lab { frame, journal, emulator, nodes, netns, frames, supervisor, _initial_rto: initial_rto })
+    Ok(Lab { frame, journal, emulator, nodes, netns, frames, supervisor, _initial_rto: initial_rto, _egress: egress })
 }
 
 impl Lab {

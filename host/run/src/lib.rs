@@ -16,6 +16,6 @@ mod results;
 mod running;
 mod sysctls;
 
-pub use facts::{host_facts, plan_facts};
+pub use facts::{default_grain_ns, host_facts, plan_facts};
 pub use lab::{Ran, RunError, RunOptions, run};
 pub use progress::Progress;

@@ -13,9 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use diecast_core_abi::{SLOT_PROBES, SLOTS_MAX, ThreadSlot, slot_hash};
 use diecast_core_cpu as ledger;
 use diecast_host_sys::time;
 
@@ -138,21 +137,28 @@ impl Monitor {
         Ok(Some(window))
     }
 
-    /// All terms at one instant, nearly: a look during which a hit came is repeated.
+    /// All terms at one instant, nearly: a look during which anything was charged is repeated.
     fn look(&mut self) -> io::Result<(Totals, BTreeSet<u32>)> {
         let mut tries = 0;
         loop {
-            let hits = self.node.page().counters.hits.load(Relaxed);
+            let quiet = self.quiet();
             let before = self.used()?;
             let (uncharged, live) = self.uncharged()?;
             let now = Totals { uncharged, ..self.counters() };
             // The threads ran on while they were looked at: their account is taken from the middle.
             let usage = before + self.used()?.saturating_sub(before) / 2;
             tries += 1;
-            if tries == LOOKS_MAX || self.node.page().counters.hits.load(Relaxed) == hits {
+            if tries == LOOKS_MAX || quiet.is_some() && self.quiet() == quiet {
                 return Ok((Totals { usage, ..now }, live));
             }
         }
+    }
+
+    /// The number of charges so far; none while one is under way.
+    fn quiet(&self) -> Option<u64> {
+        let k = &self.node.page().counters;
+        let done = k.charges_done.load(Acquire);
+        (k.charges_begun.load(Acquire) == done).then_some(done)
     }
 
     fn used(&self) -> io::Result<u64> {
@@ -172,15 +178,8 @@ impl Monitor {
     fn charge(&self, lab: &LabFrame, real_ns: u64) {
         let p = self.node.page();
         let now = lab.now();
-        let vcpus = self.node.cpu.cores.clamp(1, 64) as usize;
-        ledger::charge(&p.free_v_ns[..vcpus], now, now, p.slowness().mul_floor(real_ns));
+        ledger::charge(p.entries(), now, now, p.slowness().mul_floor(real_ns));
         p.counters.charged_by_supervisor_ns.fetch_add(real_ns, Relaxed);
-    }
-
-    fn slot(&self, tid: u32) -> Option<&ThreadSlot> {
-        let first = slot_hash(tid);
-        let slots = &self.node.page().slots;
-        (0..SLOT_PROBES).map(|i| &slots[(first + i) % SLOTS_MAX]).find(|s| s.tid.load(Relaxed) == tid)
     }
 
     /// CPU time of live threads since their last hit, summed, and the threads' ids in the node.
@@ -200,7 +199,7 @@ impl Monitor {
                 let Some(name) = self.name_in_node(tid) else { continue };
                 seen.insert(tid);
                 live.insert(name);
-                let charged_to = self.slot(name).map_or(0, |s| s.last_cpu_ns.load(Relaxed));
+                let charged_to = self.node.page().slot(name).map_or(0, |s| s.last_cpu_ns.load(Relaxed));
                 let open = cpu.saturating_sub(charged_to);
                 sum += open;
                 let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);

@@ -6,15 +6,13 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use diecast_core_vtime::Tdf;
-use diecast_host_net::{HostNetError, in_netns, kernel_hz};
+use diecast_host_net::{HostNetError, kernel_hz, netns_cookie};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use serde::Serialize;
-
-mod sys;
 
 /// Names in the BPF object.
 const PROGRAM: &str = "initial_rto";
@@ -49,10 +47,7 @@ pub enum InitialRtoError {
         /// Why.
         error: libbpf_rs::Error,
     },
-    /// The node's namespace has no cookie to tell.
-    #[error("can't get the cookie of a network namespace: {0}")]
-    Cookie(io::Error),
-    /// The namespace could not be entered.
+    /// The namespace could not be entered, or has no cookie to tell.
     #[error(transparent)]
     Netns(#[from] HostNetError),
 }
@@ -65,8 +60,7 @@ impl InitialRtoError {
             InitialRtoError::Bpf { .. } | InitialRtoError::Open { .. } => {
                 "needs root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and a kernel with CONFIG_CGROUP_BPF (5.15 or later)"
             }
-            InitialRtoError::Cookie(_) => "SO_NETNS_COOKIE needs Linux 5.14 or later",
-            InitialRtoError::Netns(_) => "needs root or CAP_SYS_ADMIN",
+            InitialRtoError::Netns(_) => "needs root or CAP_SYS_ADMIN, and Linux 5.14 or later",
         }
     }
 }
@@ -117,14 +111,14 @@ impl InitialRto {
     pub fn set(&self, netns: BorrowedFd<'_>, tdf: Tdf) -> Result<Applied, InitialRtoError> {
         let jiffies = jiffies(self.hz, tdf);
         self.map
-            .update(&cookie(netns)?.to_ne_bytes(), &jiffies.to_ne_bytes(), MapFlags::ANY)
+            .update(&netns_cookie(netns)?.to_ne_bytes(), &jiffies.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| InitialRtoError::Bpf { action: "configure", error })?;
         Ok(applied(self.hz, tdf, jiffies))
     }
 
     /// Forgets a namespace; its next connections start with one real second.
     pub fn unset(&self, netns: BorrowedFd<'_>) -> Result<(), InitialRtoError> {
-        let key = cookie(netns)?.to_ne_bytes();
+        let key = netns_cookie(netns)?.to_ne_bytes();
         match self.map.delete(&key) {
             Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
                 Err(InitialRtoError::Bpf { action: "configure", error: e })
@@ -147,15 +141,6 @@ fn jiffies(hz: u32, tdf: Tdf) -> u32 {
 fn applied(hz: u32, tdf: Tdf, jiffies: u32) -> Applied {
     let wanted_ms = (1000 * u64::from(tdf.num())).div_ceil(u64::from(tdf.den()));
     Applied { wanted_ms, in_force_ms: u64::from(jiffies) * 1000 / u64::from(hz), clamped: wanted_ms > RTO_MAX_S * 1000 }
-}
-
-fn cookie(netns: BorrowedFd<'_>) -> Result<u64, InitialRtoError> {
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-    let found = in_netns(netns, || {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        sys::netns_cookie(socket.as_fd())
-    })?;
-    found.map_err(InitialRtoError::Cookie)
 }
 
 /// Where cgroup v2 is mounted: /sys/fs/cgroup, or a folder of it beside v1 hierarchies.

@@ -89,7 +89,14 @@ impl Lab {
             sysctls = prepared.sysctls;
             netns.push(ns);
         }
-        let config = EmulatorConfig { spec: spec.clone(), taps, clock: frame.clone(), priority: Some(50), cpu: None };
+        let config = EmulatorConfig {
+            spec: spec.clone(),
+            taps,
+            clock: frame.clone(),
+            ledger: None,
+            priority: Some(50),
+            cpu: None,
+        };
         let emulator = Emulator::start(config).unwrap();
         Lab { spec, netns, emulator, frame, sysctls, tdf, _awake: Awake::start(), _turn }
     }

@@ -1,0 +1,236 @@
+//! Debt at egress: a packet leaves when the original machine would have finished what its sender did for it.
+//!
+//! A thread runs its slice at full speed, so a packet sent within a slice is ahead of its virtual time. The
+//! emulator charges the sender up to the instant of sending and holds the packet until that work would have ended.
+
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use diecast_core_abi::{NodePage, ThreadSlot, late_bucket};
+use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
+
+use crate::{charge, finish_of};
+
+/// What is known of a packet's sender.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sent {
+    /// Thread id in its innermost pid namespace.
+    pub tid: u32,
+    /// When it sent.
+    pub at: RealNs,
+    /// Its CPU time then, real ns.
+    pub cpu_ns: u64,
+    /// Its CPU time when the present burst of work began, real ns.
+    pub burst_cpu_ns: u64,
+    /// When that burst became possible: the wake-up after the thread had blocked.
+    pub woke: RealNs,
+    /// Time that it has waited for a core in all, real ns (schedstat's run delay).
+    pub run_delay_ns: u64,
+}
+
+/// The ledger as a sender's charge sees it.
+struct Account<'a> {
+    segment: Segment,
+    slowness: Rate,
+    entries: &'a [AtomicU64],
+    now_v: VirtNs,
+    charged_ns: u64,
+    forgiven_v_ns: u64,
+    clamped: bool,
+    /// What the node had been charged before.
+    node_charged_ns: u64,
+}
+
+impl Account<'_> {
+    /// Charges work that could start at `earliest`; its end.
+    fn book(&mut self, earliest: VirtNs, cpu_ns: u64) -> VirtNs {
+        let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(cpu_ns));
+        self.charged_ns += cpu_ns;
+        self.forgiven_v_ns += c.forgiven_v_ns;
+        self.clamped |= c.clamped;
+        c.finish
+    }
+
+    /// When this much work would have ended, without a charge.
+    fn look(&self, earliest: VirtNs, cpu_ns: u64) -> VirtNs {
+        finish_of(self.entries, earliest, self.slowness.mul_floor(cpu_ns))
+    }
+
+    fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent) -> VirtNs {
+        let woke = self.segment.v_of(sent.woke);
+        let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
+        // A thread without a slot has not had its first hit.
+        let Some(slot) = slot else { return self.look(woke, burst_ns) };
+        if !slot.try_hold() {
+            // Its own hit is under way and charges all of this.
+            let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
+            return self.look(VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed))), open_ns);
+        }
+        let release = self.charge_held(slot, sent, woke);
+        slot.release();
+        release
+    }
+
+    fn charge_held(&mut self, slot: &ThreadSlot, sent: &Sent, woke: VirtNs) -> VirtNs {
+        let last_cpu_ns = slot.last_cpu_ns.load(Relaxed);
+        let before = VirtNs(slot.finish_v_ns.load(Relaxed));
+        let used_ns = sent.cpu_ns.saturating_sub(last_cpu_ns);
+        if used_ns == 0 {
+            // A hit came first and charged more than this packet's work.
+            return VirtNs(before.0.saturating_sub(self.slowness.mul_floor(last_cpu_ns - sent.cpu_ns)));
+        }
+        // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
+        let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
+            self.book(before, used_ns)
+        } else {
+            let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
+            let mut earliest = before;
+            if left_over_ns > 0 {
+                let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(left_over_ns));
+                earliest = self.book(VirtNs(before.0.max(latest_start)), left_over_ns);
+            }
+            self.book(earliest.max(woke), used_ns - left_over_ns)
+        };
+        slot.charged_ns.fetch_add(used_ns, Relaxed);
+        // From here on counts what siblings are charged, and how long the thread waits.
+        slot.node_charged_ns.store(self.node_charged_ns + used_ns, Relaxed);
+        slot.run_delay_ns.store(sent.run_delay_ns, Relaxed);
+        slot.explained_ns.store(0, Relaxed);
+        slot.finish_v_ns.store(finish.0, Relaxed);
+        slot.last_cpu_ns.store(sent.cpu_ns, Relaxed);
+        slot.last_wall_ns.store(sent.at.0, Relaxed);
+        finish
+    }
+}
+
+/// Charges a packet's sender up to the instant of sending. The packet may leave at the returned instant, which may
+/// have passed.
+///
+/// Work left over from an earlier burst ends where the present one begins, or before. A thread that has no slot yet is
+/// not charged: the instant is what a charge would give.
+pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
+    let segment = page.segment();
+    let k = &page.counters;
+    k.charges_begun.fetch_add(1, AcqRel);
+    let mut account = Account {
+        segment,
+        slowness: page.slowness(),
+        entries: page.entries(),
+        now_v: segment.v_of(now),
+        charged_ns: 0,
+        forgiven_v_ns: 0,
+        clamped: false,
+        node_charged_ns: k.charged_ns.load(Relaxed),
+    };
+    let release = account.charge_sender(page.slot(sent.tid), sent);
+    k.charged_ns.fetch_add(account.charged_ns, Relaxed);
+    k.charges_done.fetch_add(1, AcqRel);
+    if account.forgiven_v_ns > 0 {
+        k.forgiven.fetch_add(1, Relaxed);
+        k.forgiven_v_ns.fetch_add(account.forgiven_v_ns, Relaxed);
+    }
+    k.clamped.fetch_add(u64::from(account.clamped), Relaxed);
+    if let Some(bucket) = k.late_v.get(late_bucket(segment.v_of(now).since(release).0)) {
+        bucket.fetch_add(1, Relaxed);
+    }
+    release
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diecast_core_vtime::Tdf;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    fn slot(last_cpu_ns: u64, last_wall_ns: u64, finish_v_ns: u64) -> ThreadSlot {
+        let s = ThreadSlot::default();
+        s.last_cpu_ns.store(last_cpu_ns, Relaxed);
+        s.last_wall_ns.store(last_wall_ns, Relaxed);
+        s.finish_v_ns.store(finish_v_ns, Relaxed);
+        s
+    }
+
+    /// At TDF 10 and speed 0.5, one virtual CPU free since `free_v`; real 0 is virtual 0. Release, CPU charged, free.
+    fn charged(free_v: u64, now_ns: u64, slot: Option<&ThreadSlot>, sent: &Sent) -> (u64, u64, u64) {
+        let entries = [AtomicU64::new(free_v)];
+        let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
+        let mut a = Account {
+            segment,
+            slowness: Rate { int: 2, frac: 0 },
+            entries: &entries,
+            now_v: segment.v_of(RealNs(now_ns)),
+            charged_ns: 0,
+            forgiven_v_ns: 0,
+            clamped: false,
+            node_charged_ns: 0,
+        };
+        let release = a.charge_sender(slot, sent).0;
+        assert_eq!((a.forgiven_v_ns, a.clamped), (0, false));
+        (release, a.charged_ns, entries[0].load(Relaxed))
+    }
+
+    /// Woke at real 100 ms (virtual 10 ms), used 300 us, sent at once.
+    fn sent() -> Sent {
+        let woke = RealNs(100 * MS);
+        Sent {
+            tid: 7,
+            at: RealNs(woke.0 + 300 * US),
+            cpu_ns: 1300 * US,
+            burst_cpu_ns: 1000 * US,
+            woke,
+            run_delay_ns: 9,
+        }
+    }
+
+    #[test]
+    fn a_burst_is_charged_from_its_wake_up() {
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        // 10 ms and 300 us of CPU at half speed.
+        assert_eq!(charged(0, 101 * MS, Some(&s), &sent()), (10_600 * US, 300 * US, 10_600 * US));
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 1300 * US);
+        assert_eq!(s.last_wall_ns.load(Relaxed), sent().at.0);
+        assert_eq!((s.run_delay_ns.load(Relaxed), s.node_charged_ns.load(Relaxed)), (9, 300 * US));
+        assert!(s.try_hold(), "given back");
+    }
+
+    #[test]
+    fn a_busy_virtual_cpu_is_waited_for() {
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged(12 * MS, 101 * MS, Some(&s), &sent()), (12_600 * US, 300 * US, 12_600 * US));
+    }
+
+    #[test]
+    fn work_left_over_ends_before_the_burst_when_the_cpu_was_idle() {
+        let s = slot(800 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged(0, 101 * MS, Some(&s), &sent()), (10_600 * US, 500 * US, 10_600 * US));
+        // And pushes the burst when it was not.
+        let s = slot(800 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged(10 * MS, 101 * MS, Some(&s), &sent()), (11_000 * US, 500 * US, 11_000 * US));
+    }
+
+    #[test]
+    fn after_a_hit_the_work_goes_on_where_it_ended() {
+        // The hit's sleep ended late, at 10.5 ms virtual, for work that ended at 10.4 ms.
+        let s = slot(1200 * US, 105 * MS, 10_400 * US);
+        let sent = Sent { burst_cpu_ns: 1210 * US, woke: RealNs(105 * MS - 1), at: RealNs(106 * MS), ..sent() };
+        assert_eq!(charged(10_400 * US, 106 * MS, Some(&s), &sent), (10_600 * US, 100 * US, 10_600 * US));
+    }
+
+    #[test]
+    fn a_packet_that_a_hit_overtook_is_charged_once() {
+        let s = slot(1500 * US, 101 * MS, 11 * MS);
+        assert_eq!(charged(11 * MS, 101 * MS, Some(&s), &sent()), (10_600 * US, 0, 11 * MS));
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 1500 * US);
+    }
+
+    #[test]
+    fn a_slot_in_use_and_a_missing_slot_delay_without_a_charge() {
+        assert_eq!(charged(0, 101 * MS, None, &sent()), (10_600 * US, 0, 0));
+        let s = slot(1100 * US, 50 * MS, 10_200 * US);
+        assert!(s.try_hold());
+        assert_eq!(charged(0, 101 * MS, Some(&s), &sent()), (10_600 * US, 0, 0));
+        assert!(!s.try_hold(), "still theirs");
+    }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+// Debt at egress: how much CPU time a packet's sender has used, told to the emulator with the packet.
+//
+// Two programs. `burst` runs at every context switch and remembers, for each thread of a node, when its present
+// burst of work became possible: the instant at which it was woken after it had blocked. `debt` runs at the egress of a
+// node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and removes it.
+//
+// The trailer's 16-bit words sum to 0xffff, which is zero in ones' complement arithmetic: a checksum that the kernel
+// computes after this program, over the whole packet, does not change, wherever the trailer begins. A capture inside
+// the node shows it behind the IP packet.
+//
+// A thread's CPU time is `sum_exec_runtime`, as of `exec_start`, plus what has passed since. `exec_start` is on the
+// run queue's clock, which BPF can't read between two updates; `burst` sees it freshly updated and keeps its distance
+// to CLOCK_MONOTONIC per core.
+
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <stdbool.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+#define NODES_MAX 65536
+#define CORES_MAX 4096
+#define MAGIC 0xd1ecde87u
+
+// The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct net {
+	__u64 net_cookie;
+};
+typedef struct {
+	struct net *net;
+} possible_net_t;
+struct net_device {
+	possible_net_t nd_net;
+};
+struct sk_buff {
+	struct net_device *dev;
+};
+struct nsproxy {
+	struct net *net_ns;
+};
+struct upid {
+	int nr;
+};
+struct pid {
+	unsigned int level;
+	struct upid numbers[1];
+};
+struct sched_entity {
+	__u64 exec_start;
+	__u64 sum_exec_runtime;
+};
+struct sched_info {
+	unsigned long long run_delay;
+	unsigned long long last_queued;
+};
+struct task_struct {
+	struct sched_entity se;
+	struct sched_info sched_info;
+	struct nsproxy *nsproxy;
+	struct pid *thread_pid;
+};
+struct rq {
+	__u64 clock;
+	__u64 clock_task;
+};
+#pragma clang attribute pop
+
+extern const struct rq runqueues __ksym;
+extern void *bpf_cast_to_kern_ctx(void *) __ksym;
+
+// Namespaces of nodes by cookie.
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NODES_MAX);
+	__type(key, __u64);
+	__type(value, __u32);
+} nodes SEC(".maps");
+
+// CLOCK_MONOTONIC minus the clock of `exec_start`, ns, at the last context switch of each core.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, CORES_MAX);
+	__type(key, __u32);
+	__type(value, __s64);
+} offset_ns SEC(".maps");
+
+// What is known of a thread's present burst.
+struct burst {
+	// CPU time at its start, ns.
+	__u64 cpu_ns;
+	// CLOCK_MONOTONIC when it became possible, ns.
+	__u64 woke_ns;
+	// The thread has blocked since.
+	__u32 over;
+	__u32 pad;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct burst);
+} bursts SEC(".maps");
+
+// Frames that left without a trailer, which is none: they are dropped. The loader reads it.
+__u64 dropped = 0;
+
+static __always_inline bool of_a_node(struct task_struct *task)
+{
+	struct nsproxy *namespaces = task->nsproxy;
+	__u64 cookie;
+
+	if (!namespaces)
+		return false;
+	cookie = BPF_CORE_READ(namespaces, net_ns, net_cookie);
+	return bpf_map_lookup_elem(&nodes, &cookie) != NULL;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
+{
+	__u64 now = bpf_ktime_get_ns();
+	__u32 core = bpf_get_smp_processor_id();
+	const struct rq *rq = bpf_this_cpu_ptr(&runqueues);
+	__s64 *offset = bpf_map_lookup_elem(&offset_ns, &core);
+	struct burst *b;
+
+	if (offset)
+		*offset = now - rq->clock_task;
+	if (!preempted && prev_state != 0 && of_a_node(prev)) {
+		b = bpf_task_storage_get(&bursts, prev, 0, 0);
+		if (b)
+			b->over = 1;
+	}
+	if (!of_a_node(next))
+		return 0;
+	b = bpf_task_storage_get(&bursts, next, 0, 0);
+	if (b && !b->over)
+		return 0;
+	if (!b)
+		b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (b) {
+		__u64 queued = next->sched_info.last_queued, waited = 0;
+
+		if (queued && rq->clock > queued)
+			waited = rq->clock - queued;
+		b->cpu_ns = next->se.sum_exec_runtime;
+		b->woke_ns = now - waited;
+		b->over = 0;
+	}
+	return 0;
+}
+
+// What the emulator finds behind a frame; host/net/src/egress.rs has the same.
+struct trailer {
+	__u32 magic;
+	// Thread id in its own pid namespace; 0: no thread of the node sent this.
+	__u32 tid;
+	// CLOCK_MONOTONIC now, ns.
+	__u64 now_ns;
+	// CPU time of the thread now, ns.
+	__u64 cpu_ns;
+	// CPU time at the start of its burst, ns.
+	__u64 burst_cpu_ns;
+	// CLOCK_MONOTONIC when the burst became possible, ns.
+	__u64 woke_ns;
+	// Time that the thread has waited for a core so far, ns, as in schedstat.
+	__u64 run_delay_ns;
+	__u16 pad[3];
+	// Makes the sum of all 16-bit words 0xffff.
+	__u16 balance;
+};
+
+// The thread's id in its own pid namespace: the last of an array that is as long as the namespace is deep.
+static __always_inline __u32 innermost(struct pid *pid)
+{
+	const void *numbers = (const void *)pid + bpf_core_field_offset(struct pid, numbers);
+	const void *last = numbers + BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid);
+	__u32 nr = 0;
+
+	bpf_probe_read_kernel(&nr, sizeof nr, last + bpf_core_field_offset(struct upid, nr));
+	return nr;
+}
+
+static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct nsproxy *namespaces = task->nsproxy;
+	__u32 core = bpf_get_smp_processor_id();
+	struct pid *pid;
+	struct burst *b;
+	__s64 *offset;
+	__u64 now = bpf_ktime_get_ns(), cpu, since;
+
+	// Received frames are answered in the emulator's context; timers interrupt anybody.
+	if (!namespaces || BPF_CORE_READ(namespaces, net_ns) != BPF_CORE_READ(packet, dev, nd_net.net))
+		return;
+	offset = bpf_map_lookup_elem(&offset_ns, &core);
+	b = bpf_task_storage_get(&bursts, task, 0, 0);
+	if (!offset || !b)
+		return;
+	cpu = task->se.sum_exec_runtime;
+	since = now - *offset - task->se.exec_start;
+	// The clocks' distance is known to within the time of one context switch.
+	if ((__s64)since > 0)
+		cpu += since;
+	pid = task->thread_pid;
+	t->tid = innermost(pid);
+	t->now_ns = now;
+	t->cpu_ns = cpu;
+	t->burst_cpu_ns = b->cpu_ns;
+	t->woke_ns = b->woke_ns;
+	t->run_delay_ns = task->sched_info.run_delay;
+}
+
+SEC("tc")
+int debt(struct __sk_buff *skb)
+{
+	struct trailer t = {.magic = MAGIC};
+	const __u16 *word = (const __u16 *)&t;
+	__u32 length = skb->len, sum = 0;
+
+	fill(&t, bpf_cast_to_kern_ctx(skb));
+#pragma unroll
+	for (int i = 0; i < (int)(sizeof t / 2 - 1); i++)
+		sum += word[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	t.balance = 0xffff - sum;
+	if (bpf_skb_change_tail(skb, length + sizeof t, 0) || bpf_skb_store_bytes(skb, length, &t, sizeof t, 0)) {
+		__sync_fetch_and_add(&dropped, 1);
+		return TC_ACT_SHOT;
+	}
+	return TC_ACT_OK;
+}
+
+char _license[] SEC("license") = "GPL";

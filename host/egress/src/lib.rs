@@ -1,0 +1,94 @@
+//! Debt at egress: loads the programs of `freestanding/bpf-egress` and hangs them on nodes' NICs.
+//!
+//! One [`Egress`] per lab. The program at the context switch is attached by a BPF link, those on NICs live with their
+//! device; when the process dies in any way, the kernel removes everything.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use diecast_host_net::{HostNetError, netns_cookie};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EGRESS, TcHookBuilder};
+
+const BURST: &str = "burst";
+const DEBT: &str = "debt";
+const NODES: &str = "nodes";
+
+/// The object with the alignment that ELF wants.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/debt.bpf.o")));
+
+/// Why packets can't tell their senders' CPU time.
+#[derive(Debug, thiserror::Error)]
+pub enum EgressError {
+    /// The kernel or libbpf refused.
+    #[error("can't {action} the BPF programs for debt at egress: {error}")]
+    Bpf {
+        /// What was tried.
+        action: &'static str,
+        /// Why.
+        error: libbpf_rs::Error,
+    },
+    /// The node's namespace has no cookie to tell.
+    #[error(transparent)]
+    Netns(#[from] HostNetError),
+}
+
+impl EgressError {
+    /// What a user can do about it.
+    pub fn hint(&self) -> &'static str {
+        "needs root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and a kernel with BTF (6.2 or later); without it the \
+         grain is what bounds the error of a latency"
+    }
+}
+
+/// The loaded programs. Dropping it detaches the one at the context switch.
+pub struct Egress {
+    nodes: MapHandle,
+    debt: OwnedFd,
+    /// Order matters: detach, then close the object.
+    _burst: Link,
+    _object: Object,
+}
+
+impl std::fmt::Debug for Egress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Egress").finish_non_exhaustive()
+    }
+}
+
+impl Egress {
+    /// Loads the programs and attaches the one at the context switch.
+    pub fn load() -> Result<Egress, EgressError> {
+        let failed = |action| move |error| EgressError::Bpf { action, error };
+        // What libbpf prints while it tries is in the error.
+        libbpf_rs::set_print(None);
+        let object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
+        let object = object.load().map_err(failed("load"))?;
+        let burst = object.progs_mut().find(|p| p.name() == BURST).ok_or_else(|| missing("find"))?;
+        let burst = burst.attach_trace().map_err(failed("attach"))?;
+        let nodes = object.maps().find(|m| m.name() == NODES).ok_or_else(|| missing("find the map of"))?;
+        let nodes = MapHandle::try_from(&nodes).map_err(failed("open the map of"))?;
+        let debt = object.progs().find(|p| p.name() == DEBT).ok_or_else(|| missing("find"))?;
+        let debt = debt.as_fd().try_clone_to_owned().map_err(|e| failed("open")(e.into()))?;
+        Ok(Egress { nodes, debt, _burst: burst, _object: object })
+    }
+
+    /// From now on threads in this namespace are watched.
+    pub fn add_node(&self, netns: BorrowedFd<'_>) -> Result<(), EgressError> {
+        self.nodes
+            .update(&netns_cookie(netns)?.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| EgressError::Bpf { action: "configure", error })
+    }
+
+    /// Makes a NIC append the trailer to everything that it sends. For a thread in the NIC's namespace.
+    pub fn attach_here(&self, index: u32) -> io::Result<()> {
+        let nic = index as i32;
+        let mut hook = TcHookBuilder::new(self.debt.as_fd()).ifindex(nic).handle(1).priority(1).hook(TC_EGRESS);
+        hook.create().and_then(|mut h| h.attach()).map(drop).map_err(io::Error::other)
+    }
+}
+
+fn missing(action: &'static str) -> EgressError {
+    EgressError::Bpf { action, error: io::Error::new(io::ErrorKind::NotFound, "not in the object").into() }
+}

@@ -1,0 +1,125 @@
+//! Every frame of a node tells its sender's CPU time, and its checksums stay right.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use diecast_core_net::{Link, NetBuilder, NetSpec};
+use diecast_core_vtime::Tdf;
+use diecast_host_egress::Egress;
+use diecast_host_net::{TRAILER_BYTES, create_netns, in_netns, prepare_node_with};
+
+/// CPU time of the calling thread, ns.
+fn thread_cpu_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+fn monotonic_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+fn spin(cpu: Duration) {
+    let until = thread_cpu_ns() + cpu.as_nanos() as u64;
+    while thread_cpu_ns() < until {}
+}
+
+/// One's complement sum of 16-bit words, as a checksum adds them.
+fn sum(bytes: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for pair in bytes.chunks(2) {
+        sum += u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+fn read_udp(tap: &OwnedFd, port: u16) -> Vec<u8> {
+    let end = Instant::now() + Duration::from_secs(5);
+    let mut buffer = [0u8; 2048];
+    while Instant::now() < end {
+        match rustix::io::read(tap, &mut buffer) {
+            // IPv4, UDP, our port.
+            Ok(n) if n > 42 && buffer[12..14] == [8, 0] && buffer[23] == 17 && buffer[36..38] == port.to_be_bytes() => {
+                return buffer[..n].to_vec();
+            }
+            _ => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    panic!("no datagram within 5 s");
+}
+
+fn two_nodes() -> NetSpec {
+    let mut net = NetBuilder::new(1, 9);
+    let (_, a) = net.node("a");
+    let (_, b) = net.node("b");
+    net.link(a, b, Link::default());
+    net.build().unwrap()
+}
+
+#[test]
+fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root for BPF and network namespaces");
+        return;
+    }
+    let egress = match Egress::load() {
+        Ok(e) => e,
+        Err(e) => {
+            eprintln!("skipped: {e}; {}", e.hint());
+            return;
+        }
+    };
+    let spec = two_nodes();
+    let ns = create_netns().unwrap();
+    egress.add_node(ns.as_fd()).unwrap();
+    let up = |nic| egress.attach_here(nic);
+    let prepared = prepare_node_with(ns.as_fd(), &spec.nodes[0], &spec.subnet, spec.mtu, Tdf::ONE, &up).unwrap();
+    let to = spec.nodes[1].ipv4;
+    // No neighbour answers: a static entry lets the datagram out.
+    in_netns(ns.as_fd(), || {
+        let mac = spec.nodes[1].mac.to_string();
+        let done = std::process::Command::new("ip")
+            .args(["neigh", "add", &to.to_string(), "lladdr", &mac, "dev", "eth0"])
+            .status();
+        assert!(done.unwrap().success());
+    })
+    .unwrap();
+    // Odd and even lengths: the trailer begins at either parity.
+    for (round, payload) in [&b"even"[..], &b"odd"[..], &[7; 999][..]].into_iter().enumerate() {
+        let port = 7000 + round as u16;
+        let (tid, burst, before, after, woke, sent) = in_netns(ns.as_fd(), || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            let (burst, woke) = (thread_cpu_ns(), monotonic_ns());
+            spin(Duration::from_millis(2));
+            let before = thread_cpu_ns();
+            let sent = monotonic_ns();
+            socket.send_to(payload, (to, port)).unwrap();
+            (rustix::thread::gettid().as_raw_pid() as u32, burst, before, thread_cpu_ns(), woke, sent)
+        })
+        .unwrap();
+        let frame = read_udp(&prepared.tap, port);
+        let (packet, trailer) = frame.split_at(frame.len() - TRAILER_BYTES);
+        assert_eq!(packet.len(), 42 + payload.len());
+        assert_eq!(sum(trailer), 0xffff, "neutral in any checksum");
+        // The pseudo header: both addresses, the protocol, the length.
+        let mut whole = packet[26..34].to_vec();
+        whole.extend([0, 17]);
+        whole.extend(&packet[38..40]);
+        whole.extend(&packet[34..]);
+        assert_eq!(sum(&whole), 0xffff, "UDP checksum of {} bytes", payload.len());
+        let u64_at = |at: usize| u64::from_ne_bytes(trailer[at..at + 8].try_into().unwrap());
+        assert_eq!(u32::from_ne_bytes(trailer[4..8].try_into().unwrap()), tid);
+        // The two clocks of a thread's CPU time agree to a few microseconds; a busy host stretches single readings.
+        let slack = 50_000;
+        let cpu = u64_at(16);
+        assert!(before <= cpu + slack && cpu <= after + slack, "{before} {cpu} {after}");
+        assert!(u64_at(24) <= burst + slack && u64_at(24) + 2_000_000 <= cpu + slack, "burst {burst} {}", u64_at(24));
+        assert!(u64_at(32) <= woke && woke - u64_at(32) < 10_000_000, "woke {woke} {}", u64_at(32));
+        assert!(u64_at(8) >= sent && u64_at(8) < sent + 10_000_000, "sent {sent} {}", u64_at(8));
+    }
+}
