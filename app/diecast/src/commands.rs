@@ -79,7 +79,9 @@ pub fn frame(a: FrameArgs) -> Done {
 fn read_catalog(c: &Catalog) -> Result<(Experiment, String), Fault> {
     let name = c.catalog.display().to_string();
     let text = std::fs::read_to_string(&c.catalog).map_err(|e| fault(TEXT, format!("cannot read {name}: {e}")))?;
-    let experiment = diecast_core_experiment::parse(&name, &text, &c.parameters).map_err(|all| {
+    let folder = c.catalog.parent().unwrap_or(Path::new("")).to_owned();
+    let mut load = |path: &str| std::fs::read_to_string(folder.join(path)).map_err(|e| e.to_string());
+    let experiment = diecast_core_experiment::parse_with(&name, &text, &c.parameters, &mut load).map_err(|all| {
         let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
         fault(TEXT, format!("{} faults in the catalog\n{}", all.len(), lines.join("\n")))
     })?;

@@ -3,7 +3,8 @@
 //! One table feeds the reader (unknown and missing keys, hints) and the published JSON Schema, so the two
 //! can't drift apart. What a value must look like is said by its [`Shape`].
 
-use crate::quantity::{BANDWIDTH, DURATION, Dimension, PACKETS, SHARE, SIZE};
+use crate::grammar_net::TOPOLOGY;
+use crate::quantity::{DURATION, Dimension, SIZE};
 
 /// The only version there is.
 pub(crate) const VERSION: u32 = 1;
@@ -11,8 +12,6 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const NODES_MAX: u32 = 10_000;
 /// Most cores of one machine type.
 pub(crate) const CORES_MAX: u32 = 1024;
-/// Packets in a queue when the link names none: what Linux gives an Ethernet device.
-pub(crate) const QUEUE_PACKETS_DEFAULT: u32 = 1000;
 
 /// A mapping with fixed keys.
 pub(crate) struct Section {
@@ -21,6 +20,8 @@ pub(crate) struct Section {
     pub fields: &'static [Field],
     /// Exactly one of these keys must be there; empty when there is no such rule.
     pub one_of: &'static [&'static str],
+    /// At least one of these keys must be there; empty when there is no such rule.
+    pub any_of: &'static [&'static str],
 }
 
 /// A key of a section.
@@ -53,6 +54,14 @@ pub(crate) enum Shape {
     Speed,
     /// A number with a unit.
     Quantity(&'static Dimension),
+    /// A number with a unit of one of several kinds.
+    AnyQuantity(&'static [&'static Dimension]),
+    /// A number with a unit, or a mapping that says more.
+    QuantityOr(&'static Dimension, &'static Section),
+    /// One of a few words, or a mapping that says more.
+    ChoiceOr(&'static [&'static str], &'static Section),
+    /// true or false.
+    Flag,
     /// A host name, or a list of them.
     OneOrMore,
     /// A list of host names.
@@ -85,11 +94,11 @@ pub(crate) enum Shape {
     ListOf(&'static Section),
 }
 
-const fn required(name: &'static str, shape: Shape, about: &'static str) -> Field {
+pub(crate) const fn required(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, required: true, about, shape }
 }
 
-const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
+pub(crate) const fn optional(name: &'static str, shape: Shape, about: &'static str) -> Field {
     Field { name, required: false, about, shape }
 }
 
@@ -106,6 +115,7 @@ pub(crate) static CATALOG: Section = Section {
         required("metrics", Shape::MapOf(&METRIC), "what is measured"),
     ],
     one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static MACHINE_TYPE: Section = Section {
@@ -116,6 +126,7 @@ pub(crate) static MACHINE_TYPE: Section = Section {
         required("memory", Shape::Quantity(&SIZE), "memory limit"),
     ],
     one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static GROUP: Section = Section {
@@ -125,29 +136,7 @@ pub(crate) static GROUP: Section = Section {
         optional("count", Shape::Count { max: NODES_MAX }, "how many nodes; above 1 they are name-1, name-2, …"),
     ],
     one_of: &[],
-};
-
-pub(crate) static TOPOLOGY: Section = Section {
-    name: "the topology",
-    fields: &[
-        optional("switches", Shape::HostNames, "names of switches"),
-        optional("routers", Shape::HostNames, "names of routers, which IP does not see either"),
-        required("links", Shape::ListOf(&LINK), "the links"),
-    ],
-    one_of: &[],
-};
-
-pub(crate) static LINK: Section = Section {
-    name: "a link",
-    fields: &[
-        required("from", Shape::OneOrMore, "node groups, one link per node, or a switch or router"),
-        required("to", Shape::HostName, "the other end: one switch, router or node"),
-        required("bandwidth", Shape::Quantity(&BANDWIDTH), "of each direction; counts IP bytes plus 14"),
-        required("delay", Shape::Quantity(&DURATION), "one way"),
-        optional("queue", Shape::Quantity(&PACKETS), "drop-tail limit of each direction; 1000 packets if not given"),
-        optional("loss", Shape::Quantity(&SHARE), "random loss of each direction; 0% if not given"),
-    ],
-    one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static PROGRAM: Section = Section {
@@ -161,6 +150,7 @@ pub(crate) static PROGRAM: Section = Section {
         optional("ready", Shape::Section(&READY), "how to see that it serves"),
     ],
     one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static READY: Section = Section {
@@ -172,6 +162,7 @@ pub(crate) static READY: Section = Section {
         required("within", Shape::Quantity(&DURATION), "virtual time after the start"),
     ],
     one_of: &["tcp", "http", "log"],
+    any_of: &[],
 };
 
 pub(crate) static WORKLOAD: Section = Section {
@@ -183,6 +174,7 @@ pub(crate) static WORKLOAD: Section = Section {
         required("run", Shape::Section(&LOAD), "the load generator"),
     ],
     one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static LOAD: Section = Section {
@@ -195,6 +187,7 @@ pub(crate) static LOAD: Section = Section {
         optional("cwd", Shape::NodePath, "working directory in the node"),
     ],
     one_of: &[],
+    any_of: &[],
 };
 
 pub(crate) static METRIC: Section = Section {
@@ -209,4 +202,5 @@ pub(crate) static METRIC: Section = Section {
         optional("show", Shape::Statistics, "statistics of pooled samples; mean, p50 and p99 if not given"),
     ],
     one_of: &["json", "regex", "samples"],
+    any_of: &[],
 };

@@ -17,9 +17,12 @@
 
 mod diagnostic;
 mod grammar;
+mod grammar_net;
+mod graph;
 mod metric;
 mod mode;
 mod model;
+mod network;
 mod quantity;
 mod read;
 mod schema;
@@ -30,16 +33,30 @@ pub use diagnostic::{Diagnostic, Pos};
 pub use metric::{Combine, Metric, MetricSource};
 pub use mode::{Mode, ModeError};
 pub use model::{
-    Command, Experiment, Group, Link, MachineType, Node, NodeFile, Parameter, ParameterValue, Program, Ready,
-    ReadyCheck, SpeedPpm, Topology, Workload,
+    Command, Experiment, Group, MachineType, Node, NodeFile, Parameter, ParameterValue, Program, Ready, ReadyCheck,
+    SpeedPpm, Workload,
+};
+pub use network::{
+    Burst, Codel, Discipline, FqCodel, Framing, Jitter, Link, Pipe, QueueLimit, Red, Route, Routing, Topology,
 };
 pub use schema::json_schema;
 pub use template::{BUILT_IN, Template};
 
-/// Reads a catalog.
+/// Reads a catalog that stands alone: one that imports a graph is refused.
 ///
 /// `file` is only a name for messages. `overrides` are the command line's `-p name=value`; a later one wins.
 /// All faults are reported at once, in the order of the text.
 pub fn parse(file: &str, text: &str, overrides: &[(String, String)]) -> Result<Experiment, Vec<Diagnostic>> {
-    read::parse(file, text, overrides)
+    read::parse(file, text, overrides, None)
+}
+
+/// Reads a catalog; `load` reads a file that it imports, given by its path relative to the catalog, and says why if it
+/// can't.
+pub fn parse_with(
+    file: &str,
+    text: &str,
+    overrides: &[(String, String)],
+    load: &mut dyn FnMut(&str) -> Result<String, String>,
+) -> Result<Experiment, Vec<Diagnostic>> {
+    read::parse(file, text, overrides, Some(load))
 }

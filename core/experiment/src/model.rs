@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::diagnostic::{Diagnostic, Pos};
 use crate::metric::Metric;
+use crate::network::Topology;
 use crate::template::Template;
 
 /// One catalog, checked.
@@ -97,38 +98,6 @@ pub struct Node {
     pub index: u32,
     /// Name of its machine type.
     pub machine_type: String,
-}
-
-/// The network.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Topology {
-    /// Names of switches.
-    pub switches: Vec<String>,
-    /// Names of routers; both are invisible to IP and differ in name only.
-    pub routers: Vec<String>,
-    /// All links, one per attached node.
-    pub links: Vec<Link>,
-    /// Where the topology is in the text.
-    pub at: Pos,
-}
-
-/// A link. Each direction is a pipe of its own with these properties.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Link {
-    /// One end: a node, switch or router.
-    pub from: String,
-    /// The other end.
-    pub to: String,
-    /// Bits per second of each direction; a packet counts its IP bytes plus 14.
-    pub bandwidth_bps: u64,
-    /// One way.
-    pub delay_ns: u64,
-    /// Packets that wait for the pipe; more are dropped at the tail.
-    pub queue_packets: u32,
-    /// Random loss in millionths.
-    pub loss_ppm: u32,
-    /// Where the link is in the text.
-    pub at: Pos,
 }
 
 /// A program with the nodes that it runs on.

@@ -126,6 +126,11 @@ impl Dimension {
         }
     }
 
+    /// Whether a unit is one of this kind.
+    pub(crate) fn has_unit(&self, name: &str) -> bool {
+        self.units.iter().any(|u| u.name == name)
+    }
+
     /// The quantity in base units.
     pub(crate) fn parse(&self, text: &str) -> Result<u64, Wrong> {
         let expected = format!("expected {} such as {}", self.name, self.example);

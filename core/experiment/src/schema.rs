@@ -50,6 +50,9 @@ fn section(s: &Section) -> Value {
     if !s.one_of.is_empty() {
         out["oneOf"] = s.one_of.iter().map(|key| json!({"required": [key]})).collect();
     }
+    if !s.any_of.is_empty() {
+        out["anyOf"] = s.any_of.iter().map(|key| json!({"required": [key]})).collect();
+    }
     out
 }
 
@@ -63,6 +66,12 @@ fn shape(shape: Shape) -> Value {
         Shape::Count { max } => json!({"type": "integer", "minimum": 1, "maximum": max}),
         Shape::Speed => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1000}),
         Shape::Quantity(dimension) => quantity(dimension),
+        Shape::AnyQuantity(dimensions) => {
+            json!({"anyOf": dimensions.iter().map(|d| quantity(d)).collect::<Vec<_>>()})
+        }
+        Shape::QuantityOr(dimension, more) => json!({"anyOf": [quantity(dimension), section(more)]}),
+        Shape::ChoiceOr(words, more) => json!({"anyOf": [{"enum": words}, section(more)]}),
+        Shape::Flag => json!({"type": "boolean"}),
         Shape::OneOrMore => {
             let name = json!({"type": "string", "pattern": HOST_NAME});
             json!({"anyOf": [name, {"type": "array", "items": name, "minItems": 1}]})

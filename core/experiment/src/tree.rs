@@ -41,6 +41,14 @@ pub(crate) struct Entry {
 }
 
 impl Node {
+    /// The value of a key, if this is a mapping that has it.
+    pub(crate) fn child(&self, key: &str) -> Option<&Node> {
+        match &self.kind {
+            Kind::Map(entries) => entries.iter().find(|e| e.key == key).map(|e| &e.value),
+            _ => None,
+        }
+    }
+
     /// The place of the character `offset` characters into a scalar's text, as far as the text shows it:
     /// in a block or over several lines it is the scalar's own place.
     pub(crate) fn place_in_text(&self, offset: usize) -> Pos {

@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
 
 use diecast_core_experiment::{
-    Combine, Experiment, MetricSource, ParameterValue, Ready, ReadyCheck, SpeedPpm, json_schema, parse,
+    Combine, Experiment, MetricSource, ParameterValue, QueueLimit, Ready, ReadyCheck, SpeedPpm, json_schema, parse,
 };
 
 const WEB_TIER: &str = include_str!("good/web-tier.yaml");
@@ -37,13 +37,12 @@ fn a_list_of_groups_means_one_link_per_node() {
     let ends: Vec<_> = e.topology.links.iter().map(|l| format!("{}-{}", l.from, l.to)).collect();
     assert_eq!(ends[..3], ["load-1-client-site", "load-2-client-site", "lb-server-site"]);
     assert_eq!(ends.len(), 9);
-    let site = &e.topology.links[8];
-    assert_eq!(
-        (site.bandwidth_bps, site.delay_ns, site.queue_packets, site.loss_ppm),
-        (100_000_000, 10_000_000, 256, 0)
-    );
-    let edge = &e.topology.links[0];
-    assert_eq!((edge.bandwidth_bps, edge.delay_ns, edge.queue_packets), (1_000_000_000, 50_000, 1000));
+    let site = e.topology.links[8].forward;
+    assert_eq!((site.bandwidth_bps, site.delay_ns, site.loss_ppm), (Some(100_000_000), 10_000_000, 0));
+    assert_eq!((site.queue, e.topology.links[8].back), (QueueLimit::Packets(256), site));
+    let edge = e.topology.links[0].forward;
+    let expected = (Some(1_000_000_000), 50_000, QueueLimit::Packets(1000));
+    assert_eq!((edge.bandwidth_bps, edge.delay_ns, edge.queue), expected);
 }
 
 #[test]
@@ -81,7 +80,8 @@ fn every_key_of_the_grammar_is_read() {
     let e = read(EVERYTHING, &[]);
     assert_eq!(e.nodes.iter().map(|n| n.name.as_str()).collect::<Vec<_>>(), ["web", "peer-1", "peer-2"]);
     assert_eq!(e.topology.routers, ["core"]);
-    assert_eq!((e.topology.links[0].loss_ppm, e.topology.links[0].queue_packets), (5_000, 1));
+    let pipe = e.topology.links[0].forward;
+    assert_eq!((pipe.loss_ppm, pipe.queue), (5_000, QueueLimit::Packets(1)));
     let web = &e.programs[0];
     assert_eq!(web.command.cwd.as_deref(), Some("/srv"));
     assert_eq!(web.command.env[0].0, "SIZE");

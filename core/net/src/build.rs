@@ -37,6 +37,7 @@ impl NetBuilder {
                 },
                 mtu: MTU_DEFAULT,
                 routing: Routing::Delay,
+                spread: false,
                 routes: Vec::new(),
             },
         }
@@ -90,6 +91,11 @@ impl NetBuilder {
     /// Sets how paths are chosen.
     pub fn set_routing(&mut self, routing: Routing) {
         self.spec.routing = routing;
+    }
+
+    /// Has equally short paths share the destinations, as switches of a data centre do.
+    pub fn set_spread(&mut self, spread: bool) {
+        self.spec.spread = spread;
     }
 
     /// Sets what it costs to go through a pipe.

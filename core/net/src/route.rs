@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use diecast_core_vtime::{NS_PER_S, VirtSpan};
 
 use crate::link::{Framing, Link};
+use crate::rng::mix;
 use crate::spec::{NetError, NetSpec, NodeIx, PipeIx, PipeSpec, Routing, VertexKind};
 
 /// No pipe: the destination itself, or no way.
@@ -65,7 +66,7 @@ type Length = (u128, u32);
 
 impl Routes {
     /// Paths of the least total delay or cost; among these the fewest pipes; among these the lowest pipe index at each
-    /// vertex. A path never leads through another node, and not through a pipe that `up` says is cut. Fixed routes win.
+    /// vertex, or one that depends on destination and vertex where the spec spreads them. A path never leads through another node, and not through a pipe that `up` says is cut. Fixed routes win.
     ///
     /// No loop without fixed routes: along the chosen pipes the pair (length left, pipes left) falls strictly.
     pub(crate) fn new(spec: &NetSpec, up: impl Fn(PipeIx) -> bool) -> Result<Routes, NetError> {
@@ -77,7 +78,8 @@ impl Routes {
         let fixed = fixed_routes(spec)?;
         let mut next = vec![NONE; spec.nodes.len() * vertices];
         for (d, row) in next.chunks_exact_mut(vertices.max(1)).enumerate() {
-            search(spec, &into, spec.nodes[d].vertex.at(), row);
+            let ties = if spec.spread { Some(mix(d as u64 + 1)) } else { None };
+            search(spec, &into, spec.nodes[d].vertex.at(), row, ties);
             for (&(_, at), &pipe) in fixed.range((d as u32, 0)..(d as u32 + 1, 0)) {
                 row[at as usize] = pipe.0;
             }
@@ -203,7 +205,8 @@ fn fixed_routes(spec: &NetSpec) -> Result<BTreeMap<(u32, u32), PipeIx>, NetError
 }
 
 /// Dijkstra over the reversed graph from `dest`; fills in the next pipe of every vertex that reaches it.
-fn search(spec: &NetSpec, into: &[Vec<u32>], dest: usize, row: &mut [u32]) {
+/// `ties` says how: not at all (the lowest index), or by this number.
+fn search(spec: &NetSpec, into: &[Vec<u32>], dest: usize, row: &mut [u32], ties: Option<u64>) {
     let mut length: Vec<Option<Length>> = vec![None; row.len()];
     let mut best: Vec<Option<Length>> = vec![None; row.len()];
     let mut heap = BinaryHeap::from([Reverse(((0u128, 0u32), dest as u32))]);
@@ -232,8 +235,17 @@ fn search(spec: &NetSpec, into: &[Vec<u32>], dest: usize, row: &mut [u32]) {
                 row[from] = i;
                 heap.push(Reverse((there, from as u32)));
             } else if best[from] == Some(there) {
-                row[from] = row[from].min(i);
+                row[from] = match ties {
+                    None => row[from].min(i),
+                    Some(seed) => preferred(seed, row[from], i),
+                };
             }
         }
     }
+}
+
+/// One of two pipes, as the number says; of several pipes each is as likely, whatever their order.
+fn preferred(seed: u64, a: u32, b: u32) -> u32 {
+    let rank = |pipe: u32| (mix(seed ^ mix(u64::from(pipe) + 1)), pipe);
+    if rank(a) < rank(b) { a } else { b }
 }

@@ -57,6 +57,9 @@ pub struct NetSpec {
     /// How paths are chosen.
     #[serde(default)]
     pub routing: Routing,
+    /// Where several paths are equally short, destinations are spread over them; if not, all take the first.
+    #[serde(default)]
+    pub spread: bool,
     /// Ways that are given; they win over the search.
     #[serde(default)]
     pub routes: Vec<FixedRoute>,

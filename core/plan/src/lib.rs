@@ -13,6 +13,7 @@
 mod capacity;
 mod make;
 mod model;
+mod network;
 mod options;
 mod place;
 mod ratio;

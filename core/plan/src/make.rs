@@ -1,18 +1,14 @@
 //! Putting a plan together.
 
-use std::collections::BTreeMap;
-
-use diecast_core_experiment::{Command, Experiment, Link, Mode, Node, ParameterValue};
-use diecast_core_net::{Link as Pipe, NetBuilder, NetError, NetSpec, VertexIx};
+use diecast_core_experiment::{Command, Experiment, Mode, Node, ParameterValue};
 use diecast_core_vtime::{Tdf, VirtSpan};
 
 use crate::capacity::{Factors, Sharing, allot, factors, memory_bytes};
 use crate::model::{Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
+use crate::network::net;
 use crate::options::{HostFacts, PlanOptions};
 use crate::refusal::{Reason, Refusal};
 
-/// Nodes are in 10.99.0.0/16.
-const SUBNET_OCTET: u8 = 99;
 /// Seed when the catalog has none.
 const SEED_DEFAULT: u64 = 1;
 
@@ -131,32 +127,5 @@ fn resolve(command: &Command, node: &Node) -> PlannedLoad {
         env: command.env.iter().map(|(name, value)| (name.clone(), value.for_node(node))).collect(),
         cwd: command.cwd.clone(),
         files: command.files.iter().map(file).collect(),
-    }
-}
-
-/// The network in the catalog's units: the emulator works in virtual time, so no mode changes them.
-fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetError> {
-    let topology = &experiment.topology;
-    let mut builder = NetBuilder::new(seed, SUBNET_OCTET);
-    let mut vertices: BTreeMap<&str, VertexIx> = BTreeMap::new();
-    for node in &experiment.nodes {
-        vertices.insert(&node.name, builder.node(&node.name).1);
-    }
-    for device in topology.switches.iter().chain(&topology.routers) {
-        vertices.insert(device, builder.switch(device));
-    }
-    for link in &topology.links {
-        builder.link(vertices[link.from.as_str()], vertices[link.to.as_str()], pipe(link));
-    }
-    builder.build()
-}
-
-fn pipe(link: &Link) -> Pipe {
-    Pipe {
-        bandwidth_bps: Some(link.bandwidth_bps),
-        delay_ns: link.delay_ns,
-        loss: f64::from(link.loss_ppm) / 1e6,
-        queue_packets: link.queue_packets,
-        ..Pipe::default()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
 use diecast_core_experiment::Mode;
-use diecast_core_net::NetSpec;
+use diecast_core_net::{Discipline, Distribution, Framing, Link, MTU_DEFAULT, NetSpec, Routing};
 
 use crate::model::{Plan, PlannedNode, Quota, QuotaPurpose, Role};
 use crate::ratio::Ratio;
@@ -14,7 +14,7 @@ impl fmt::Display for Plan {
         let scale = self.scale.map_or(String::new(), |s| format!(", scale {s}"));
         writeln!(f, "plan of {}: mode {}, TDF {}{scale}, seed {}", self.catalog, self.mode, self.tdf, self.seed)?;
         writeln!(f, "\nnodes\n{}", nodes(self))?;
-        writeln!(f, "\nlinks (each direction, in virtual time)\n{}", links(&self.net))?;
+        writeln!(f, "\nlinks (each direction, in virtual time){}\n{}", segment(&self.net), links(&self.net))?;
         writeln!(f, "\nprograms, in start order; the load starts when all are ready\n{}", programs(self))?;
         writeln!(f, "\ntotals\n{}", totals(self))?;
         for note in &self.notes {
@@ -76,20 +76,93 @@ fn quota(q: Quota) -> String {
     }
 }
 
+/// What is not as usual about the whole network.
+fn segment(net: &NetSpec) -> String {
+    let mut out = String::new();
+    if net.mtu != MTU_DEFAULT {
+        out += &format!(", MTU {}", net.mtu);
+    }
+    if net.routing == Routing::Cost {
+        out += ", paths by cost";
+    }
+    if net.spread {
+        out += ", equal paths shared";
+    }
+    match net.routes.len() {
+        0 => {}
+        n => out += &format!(", {n} fixed routes"),
+    }
+    out
+}
+
+/// One line for a link whose directions are alike, else one for each. What a plain pipe does not have follows its loss.
 fn links(net: &NetSpec) -> String {
-    let mut t = table(&["from", "to", "bandwidth", "delay", "queue", "loss"], &[2, 3, 4, 5]);
-    // The plan's pipes come in pairs, one per direction, with the same properties.
-    for pipe in net.pipes.iter().step_by(2) {
-        t.add_row([
-            net.vertices[pipe.from.at()].name.clone(),
-            net.vertices[pipe.to.at()].name.clone(),
-            pipe.link.bandwidth_bps.map_or("unlimited".to_owned(), bandwidth),
-            span(pipe.link.delay_ns),
-            format!("{} packets", pipe.link.queue_packets),
-            format!("{} %", (pipe.link.loss * 1e6).round() / 1e4),
-        ]);
+    let mut t = table(&["from", "to", "bandwidth", "delay", "queue", "loss", ""], &[2, 3, 4, 5]);
+    // The plan's pipes come in pairs, one per direction.
+    for pair in net.pipes.chunks(2) {
+        let alike = pair.iter().all(|p| p.link == pair[0].link);
+        for pipe in if alike { &pair[..1] } else { pair } {
+            let link = &pipe.link;
+            t.add_row([
+                net.vertices[pipe.from.at()].name.clone(),
+                net.vertices[pipe.to.at()].name.clone(),
+                link.bandwidth_bps.map_or("unlimited".to_owned(), bandwidth),
+                span(link.delay_ns),
+                queue(link),
+                percent(link.loss),
+                effects(link),
+            ]);
+        }
     }
     t.trim_fmt()
+}
+
+fn percent(share: f64) -> String {
+    format!("{} %", (share * 1e6).round() / 1e4)
+}
+
+fn queue(link: &Link) -> String {
+    match (link.queue_bytes, link.queue_delay_ns) {
+        (Some(limit), _) => bytes(limit),
+        (None, Some(ns)) => span(ns),
+        (None, None) => format!("{} packets", link.queue_packets),
+    }
+}
+
+/// What a link has beyond bandwidth, delay, a queue and random loss.
+fn effects(link: &Link) -> String {
+    let mut out = Vec::new();
+    if let Some(j) = link.jitter {
+        let shape = match j.distribution {
+            Distribution::Uniform => "uniform",
+            Distribution::Normal => "normal",
+        };
+        out.push(format!("{shape} jitter {}{}", span(j.spread_ns), if j.reorder { ", reordering" } else { "" }));
+    }
+    out.extend(link.loss_every.map(|n| format!("every {n}th lost")));
+    if let Some(b) = link.loss_burst {
+        out.push(format!(
+            "bursts: enter {}, leave {}, lose {}",
+            percent(b.enter),
+            percent(b.leave),
+            percent(b.loss_bad)
+        ));
+    }
+    if link.duplicate > 0.0 {
+        out.push(format!("{} twice", percent(link.duplicate)));
+    }
+    if link.corrupt > 0.0 {
+        out.push(format!("{} corrupted", percent(link.corrupt)));
+    }
+    if link.discipline != Discipline::DropTail {
+        out.push(link.discipline.name().to_owned());
+    }
+    match link.framing {
+        Framing::Frame => {}
+        Framing::Ip => out.push("counts IP bytes".to_owned()),
+        Framing::Wire => out.push("counts wire bytes".to_owned()),
+    }
+    out.join("; ")
 }
 
 fn programs(plan: &Plan) -> String {

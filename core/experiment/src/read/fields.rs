@@ -2,7 +2,7 @@
 
 use crate::diagnostic::{Faults, Pos, meant};
 use crate::grammar::Section;
-use crate::quantity::{Dimension, split_number};
+use crate::quantity::{Dimension, SHARE, split_number};
 use crate::tree::{Entry, Kind, Node, Style};
 
 /// Largest speed: a thousand times one core of the host, the largest TDF.
@@ -10,6 +10,17 @@ const SPEED_PPM_MAX: u64 = 1_000 * 1_000_000;
 
 pub(crate) struct Reader {
     pub faults: Faults,
+    /// What the caller said about the file of the topology's graph.
+    pub graph: GraphFile,
+}
+
+/// The file of the topology's graph.
+pub(crate) enum GraphFile {
+    /// The catalog names none, or the caller does not read files.
+    NotRead,
+    /// Why it can't be read.
+    Failed(String),
+    Text(String),
 }
 
 /// The keys of one section that are there.
@@ -50,6 +61,10 @@ impl Reader {
                     format!("{} needs exactly one of {}, found {given}", section.name, section.one_of.join(", "));
                 self.faults.add(node.at, message);
             }
+        }
+        if !section.any_of.is_empty() && !section.any_of.iter().any(|k| has(k)) {
+            let message = format!("{} needs at least one of {}", section.name, section.any_of.join(", "));
+            self.faults.add(node.at, message);
         }
         Some(Fields { at: node.at, entries })
     }
@@ -201,6 +216,73 @@ impl Reader {
             Some(value) => value,
             None => 1,
         }
+    }
+
+    /// A quantity of one of several kinds: which of them, and its base units, not 0.
+    pub(crate) fn any_quantity(&mut self, node: &Node, dimensions: &[&Dimension]) -> Option<(usize, u64)> {
+        let expected: Vec<String> = dimensions.iter().map(|d| format!("{} such as {}", d.name, d.example)).collect();
+        let expected = expected.join(" or ");
+        let Kind::Scalar { text, .. } = &node.kind else {
+            self.faults.add(node.at, format!("{}, expected {expected}", node.describe()));
+            return None;
+        };
+        let unit = split_number(text).map_or("", |(_, rest)| rest.trim());
+        let Some(which) = dimensions.iter().position(|d| d.has_unit(unit)) else {
+            let units: Vec<String> = dimensions.iter().map(|d| d.accepted()).collect();
+            let message = match unit {
+                "" => format!("'{text}' has no unit, expected {expected}"),
+                _ => format!("'{unit}' in '{text}' is no accepted unit, expected {expected}"),
+            };
+            self.faults.add_with_hint(node.at, message, format!("accepted units: {}", units.join("; ")));
+            return None;
+        };
+        let value = self.quantity(node, dimensions[which])?;
+        if value == 0 {
+            self.faults.add(node.at, format!("{}, expected more than 0", node.describe()));
+            return None;
+        }
+        Some((which, value))
+    }
+
+    /// A share below or up to all, in millionths.
+    pub(crate) fn share(&mut self, entry: &Entry, what: &str, all_allowed: bool) -> u32 {
+        let most = if all_allowed { 1_000_000 } else { 999_999 };
+        match self.quantity(&entry.value, &SHARE) {
+            Some(ppm) if ppm > most => {
+                let bound = if all_allowed { "at most" } else { "below" };
+                self.faults.add(entry.value.at, format!("{}, expected {what} {bound} 100%", entry.value.describe()));
+                0
+            }
+            Some(ppm) => u32::try_from(ppm).unwrap_or(0),
+            None => 0,
+        }
+    }
+
+    /// true or false; false when the key is not there.
+    pub(crate) fn flag(&mut self, entry: Option<&Entry>) -> bool {
+        let Some(entry) = entry else { return false };
+        match &entry.value.kind {
+            Kind::Scalar { text, style: Style::Plain } if text == "true" => true,
+            Kind::Scalar { text, style: Style::Plain } if text == "false" => false,
+            _ => {
+                self.faults.add(entry.value.at, format!("{}, expected true or false", entry.value.describe()));
+                false
+            }
+        }
+    }
+
+    /// The place of one of a few words in their list; 0 when the key is not there.
+    pub(crate) fn choice(&mut self, entry: Option<&Entry>, words: &[&str]) -> usize {
+        let Some(entry) = entry else { return 0 };
+        let found = match &entry.value.kind {
+            Kind::Scalar { text, .. } => words.iter().position(|w| w == text),
+            _ => None,
+        };
+        found.unwrap_or_else(|| {
+            let message = format!("{}, expected one of {}", entry.value.describe(), words.join(", "));
+            self.faults.add(entry.value.at, message);
+            0
+        })
     }
 
     /// An absolute path in a node.

@@ -4,8 +4,11 @@
 //! faults; the result is only used when there were none.
 
 mod fields;
+mod graph;
+mod links;
 mod names;
 mod programs;
+mod shapes;
 mod topology;
 mod workload;
 
@@ -16,13 +19,26 @@ use crate::grammar::{CATALOG, CORES_MAX, GROUP, MACHINE_TYPE, NODES_MAX, VERSION
 use crate::model::{Experiment, Group, MachineType, Node, SpeedPpm};
 use crate::quantity::SIZE;
 use crate::tree;
-use fields::Reader;
+use fields::{GraphFile, Reader};
 use names::Names;
 
+/// Reads a file that a catalog names, by its path relative to the catalog.
+pub(crate) type Load<'a> = &'a mut dyn FnMut(&str) -> Result<String, String>;
+
 /// Reads a catalog; see [`crate::parse`].
-pub(crate) fn parse(file: &str, text: &str, overrides: &[(String, String)]) -> Result<Experiment, Vec<Diagnostic>> {
-    let mut r = Reader { faults: Faults::new(file) };
-    let experiment = tree::parse(text, &mut r.faults).and_then(|root| catalog(&mut r, file, &root, overrides));
+pub(crate) fn parse(
+    file: &str,
+    text: &str,
+    overrides: &[(String, String)],
+    load: Option<Load<'_>>,
+) -> Result<Experiment, Vec<Diagnostic>> {
+    let mut r = Reader { faults: Faults::new(file), graph: GraphFile::NotRead };
+    let experiment = tree::parse(text, &mut r.faults).and_then(|root| {
+        if let (Some(load), Some(path)) = (load, graph_path(&root)) {
+            r.graph = load(path).map_or_else(GraphFile::Failed, GraphFile::Text);
+        }
+        catalog(&mut r, file, &root, overrides)
+    });
     match experiment {
         Some(experiment) if r.faults.is_empty() => Ok(experiment),
         _ => {
@@ -57,6 +73,15 @@ fn catalog(r: &mut Reader, file: &str, root: &tree::Node, overrides: &[(String, 
         workload,
         metrics,
     })
+}
+
+/// The file of the topology's graph.
+fn graph_path(root: &tree::Node) -> Option<&str> {
+    let file = root.child("topology")?.child("graph")?.child("file")?;
+    match &file.kind {
+        tree::Kind::Scalar { text, .. } if !text.is_empty() => Some(text),
+        _ => None,
+    }
 }
 
 /// Another version may have another grammar, so nothing else is read from it.

@@ -1,59 +1,131 @@
-//! Switches, routers and links: groups become one link per node, and every node must reach every other.
+//! Switches, routers, links and routes: groups become one link per node, helpers and graphs their parts, and every
+//! node must reach every other.
 
 use std::collections::BTreeMap;
 
 use super::fields::{Fields, Reader};
+use super::graph::{self, SelfLoop};
+use super::links::{Parameters, parameters};
 use super::names::Names;
+use super::shapes;
 use crate::diagnostic::Pos;
-use crate::grammar::{LINK, QUEUE_PACKETS_DEFAULT, TOPOLOGY};
-use crate::model::{Group, Link, Topology};
-use crate::quantity::{BANDWIDTH, DURATION, PACKETS, SHARE};
-use crate::tree::Entry;
+use crate::grammar_net::{LINK, ROUTE, TOPOLOGY};
+use crate::model::Group;
+use crate::network::{Link, Route, Routing, Topology};
+use crate::quantity::SIZE;
+use crate::tree::{Entry, Node};
 
-/// Most packets in a queue.
-const QUEUE_PACKETS_MAX: u64 = 1_000_000;
+const MTU_DEFAULT: u32 = 1500;
+/// From what IPv6 needs to a jumbo frame.
+const MTU_RANGE: std::ops::RangeInclusive<u64> = 1280..=9000;
+
+/// A topology in the making.
+pub(crate) struct Builder {
+    pub topology: Topology,
+    /// Where a part of it wants equally short paths to be shared.
+    pub spread_by_default: bool,
+    pub loops: Vec<SelfLoop>,
+}
+
+impl Builder {
+    pub(crate) fn switch(&mut self, r: &mut Reader, names: &mut Names, name: &str, at: Pos) {
+        names.add_device(&mut r.faults, name, at);
+        self.topology.switches.push(name.to_owned());
+    }
+
+    pub(crate) fn router(&mut self, r: &mut Reader, names: &mut Names, name: &str, at: Pos) {
+        names.add_device(&mut r.faults, name, at);
+        self.topology.routers.push(name.to_owned());
+    }
+
+    pub(crate) fn link(&mut self, from: &str, to: &str, p: &Parameters, at: Pos) {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.topology.links.push(Link { from, to, forward: p.forward, back: p.back, cost: p.cost, at });
+    }
+}
+
+/// Reads one of the helpers.
+type Helper = fn(&mut Reader, &Entry, &mut Names, &mut Builder) -> Option<()>;
+
+const HELPERS: [(&str, Helper); 5] = [
+    ("star", shapes::star),
+    ("dumbbell", shapes::dumbbell),
+    ("sites", shapes::sites),
+    ("fat_tree", shapes::fat_tree),
+    ("graph", graph::read),
+];
 
 pub(crate) fn read(r: &mut Reader, entry: &Entry, groups: &[Group], names: &mut Names) -> Topology {
-    let mut out = Topology { switches: Vec::new(), routers: Vec::new(), links: Vec::new(), at: entry.key_at };
-    let Some(f) = r.open(&entry.value, &TOPOLOGY) else { return out };
-    out.switches = devices(r, &f, "switches", names);
-    out.routers = devices(r, &f, "routers", names);
+    let topology = Topology {
+        mtu_bytes: MTU_DEFAULT,
+        routing: Routing::Delay,
+        spread: false,
+        switches: Vec::new(),
+        routers: Vec::new(),
+        links: Vec::new(),
+        routes: Vec::new(),
+        at: entry.key_at,
+    };
+    let mut b = Builder { topology, spread_by_default: false, loops: Vec::new() };
+    let Some(f) = r.open(&entry.value, &TOPOLOGY) else { return b.topology };
+    b.topology.mtu_bytes = f.get("mtu").map_or(MTU_DEFAULT, |e| mtu(r, e));
+    b.topology.routing = [Routing::Delay, Routing::Cost][r.choice(f.get("routing"), &["delay", "cost"])];
+    for name in devices(r, &f, "switches") {
+        b.switch(r, names, &name.0, name.1);
+    }
+    for name in devices(r, &f, "routers") {
+        b.router(r, names, &name.0, name.1);
+    }
     // Reachability is only worth talking about when every link's ends are understood.
     let mut understood = true;
+    for (key, helper) in HELPERS {
+        if let Some(e) = f.get(key) {
+            understood &= helper(r, e, names, &mut b).is_some();
+        }
+    }
     if let Some(links) = f.get("links") {
         for node in r.list(&links.value, "links") {
             let Some(link) = r.open(node, &LINK) else {
                 understood = false;
                 continue;
             };
-            understood &= add_links(r, &link, names, &mut out.links);
+            understood &= add_links(r, &link, names, &mut b);
         }
     }
-    if understood && f.get("links").is_some() {
-        check_graph(r, &out, groups, names);
+    b.topology.spread = match f.get("ties") {
+        Some(e) => r.choice(Some(e), &["first", "spread"]) == 1,
+        None => b.spread_by_default,
+    };
+    if understood && names.has_nodes() && TOPOLOGY.any_of.iter().any(|key| f.get(key).is_some()) {
+        check_graph(r, &b.topology, groups, names);
+        graph::check_loops(r, &b, |name| names.nodes_of(name).is_some());
+        if let Some(e) = f.get("routes") {
+            routes(r, &e.value, names, &mut b.topology);
+        }
     }
-    out
+    b.topology
 }
 
-fn devices(r: &mut Reader, f: &Fields<'_>, key: &str, names: &mut Names) -> Vec<String> {
-    let mut out = Vec::new();
-    let Some(entry) = f.get(key) else { return out };
-    for node in r.list(&entry.value, "names") {
-        let name = r.host_name(node);
-        if !name.is_empty() {
-            names.add_device(&mut r.faults, &name, node.at);
-            out.push(name);
+fn mtu(r: &mut Reader, e: &Entry) -> u32 {
+    match r.quantity(&e.value, &SIZE) {
+        Some(bytes) if MTU_RANGE.contains(&bytes) => bytes as u32,
+        Some(_) => {
+            r.faults.add(e.value.at, format!("{}, expected an MTU from 1280B to 9000B", e.value.describe()));
+            MTU_DEFAULT
         }
+        None => MTU_DEFAULT,
     }
-    out
+}
+
+fn devices(r: &mut Reader, f: &Fields<'_>, key: &str) -> Vec<(String, Pos)> {
+    let Some(entry) = f.get(key) else { return Vec::new() };
+    let names = r.list(&entry.value, "names").iter().map(|node| (r.host_name(node), node.at));
+    names.filter(|(name, _)| !name.is_empty()).collect()
 }
 
 /// Adds one link per node of `from`. False when an end is not understood.
-fn add_links(r: &mut Reader, f: &Fields<'_>, names: &Names, links: &mut Vec<Link>) -> bool {
-    let bandwidth_bps = r.quantity_above_0(f.get("bandwidth"), &BANDWIDTH);
-    let delay_ns = f.get("delay").and_then(|e| r.quantity(&e.value, &DURATION)).unwrap_or(0);
-    let queue_packets = f.get("queue").map_or(QUEUE_PACKETS_DEFAULT, |e| queue(r, e));
-    let loss_ppm = f.get("loss").map_or(0, |e| loss(r, e));
+fn add_links(r: &mut Reader, f: &Fields<'_>, names: &Names, b: &mut Builder) -> bool {
+    let parameters = parameters(r, f);
     let (Some(from), Some(to)) = (f.get("from"), f.get("to")) else { return false };
     if !names.has_nodes() {
         return false;
@@ -73,13 +145,12 @@ fn add_links(r: &mut Reader, f: &Fields<'_>, names: &Names, links: &mut Vec<Link
             }
         };
         for end in ends {
-            let to = to_name.clone();
-            if end == to {
+            if end == to_name {
                 r.faults.add(at, format!("a link from '{end}' to itself, expected two different ends"));
                 understood = false;
                 continue;
             }
-            links.push(Link { from: end, to, bandwidth_bps, delay_ns, queue_packets, loss_ppm, at });
+            b.link(&end, &to_name, &parameters, at);
         }
     }
     understood
@@ -107,23 +178,27 @@ fn the_other_end(r: &mut Reader, entry: &Entry, names: &Names) -> Option<String>
     }
 }
 
-fn queue(r: &mut Reader, entry: &Entry) -> u32 {
-    let packets = r.quantity_above_0(Some(entry), &PACKETS);
-    if packets > QUEUE_PACKETS_MAX {
-        r.faults.add(entry.value.at, format!("{packets} packets in a queue, expected at most {QUEUE_PACKETS_MAX}"));
-    }
-    u32::try_from(packets.min(QUEUE_PACKETS_MAX)).unwrap_or(QUEUE_PACKETS_DEFAULT)
-}
-
-fn loss(r: &mut Reader, entry: &Entry) -> u32 {
-    match r.quantity(&entry.value, &SHARE) {
-        // A pipe that loses everything is a missing link.
-        Some(ppm) if ppm >= 1_000_000 => {
-            r.faults.add(entry.value.at, format!("{}, expected a loss below 100%", entry.value.describe()));
-            0
+/// Ways that are given: each must go along a link.
+fn routes(r: &mut Reader, list: &Node, names: &Names, topology: &mut Topology) {
+    for item in r.list(list, "routes") {
+        let Some(f) = r.open(item, &ROUTE) else { continue };
+        let (Some(at), Some(via)) = (f.get("at"), f.get("via")) else { continue };
+        let ends = [at, via].map(|e| the_other_end(r, e, names));
+        let [Some(from), Some(next)] = ends else { continue };
+        let along = |l: &&Link| (l.from == from && l.to == next) || (l.to == from && l.from == next);
+        if !topology.links.iter().any(|l| along(&l)) {
+            r.faults.add(via.value.at, format!("no link between '{from}' and '{next}'"));
+            continue;
         }
-        Some(ppm) => u32::try_from(ppm).unwrap_or(0),
-        None => 0,
+        for (to, place) in shapes::nodes(r, &f, "to", names).unwrap_or_default() {
+            if to == from {
+                r.faults.add(place, format!("a route at '{to}' to itself"));
+            } else if topology.routes.iter().any(|o| o.at == from && o.to == to) {
+                r.faults.add(place, format!("a second route at '{from}' to '{to}'"));
+            } else {
+                topology.routes.push(Route { at: from.clone(), to, via: next.clone(), place });
+            }
+        }
     }
 }
 
@@ -135,7 +210,8 @@ fn check_graph(r: &mut Reader, topology: &Topology, groups: &[Group], names: &Na
     for link in &topology.links[..before] {
         let (a, b) = (link.from.as_str(), link.to.as_str());
         let pair = (a.min(b), a.max(b));
-        if let Some(first) = pairs.insert(pair, link.at) {
+        // Links of one place come from one graph, which may have parallel edges.
+        if let Some(first) = pairs.insert(pair, link.at).filter(|first| *first != link.at) {
             let message = format!("a second link between '{a}' and '{b}', expected at most one");
             r.faults.add_with_hint(
                 link.at,
@@ -166,7 +242,10 @@ fn check_graph(r: &mut Reader, topology: &Topology, groups: &[Group], names: &Na
                 [first, second, ..] => {
                     r.faults.add_with_hint(
                         second.at,
-                        format!("node '{node}' has {} links, expected one: a node has one NIC", links.len()),
+                        format!(
+                            "node '{node}' has {} links, expected one: several NICs per node are not supported",
+                            links.len()
+                        ),
                         format!("the first is in line {}, column {}", first.at.line, first.at.column),
                     );
                     whole = false;

@@ -1,0 +1,109 @@
+//! The catalog's network as the emulator takes it.
+
+use std::collections::BTreeMap;
+
+use diecast_core_experiment as text;
+use diecast_core_experiment::Experiment;
+use diecast_core_net::{
+    Codel, Discipline, Distribution, FqCodel, Framing, GilbertElliott, Jitter, Link, NetBuilder, NetError, NetSpec,
+    NodeIx, PipeIx, Red, Routing, VertexIx,
+};
+
+/// Nodes are in 10.99.0.0/16.
+const SUBNET_OCTET: u8 = 99;
+
+/// The network in the catalog's units: the emulator works in virtual time, so no mode changes them.
+pub(crate) fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetError> {
+    let topology = &experiment.topology;
+    let mut builder = NetBuilder::new(seed, SUBNET_OCTET);
+    builder.set_mtu(topology.mtu_bytes);
+    builder.set_spread(topology.spread);
+    builder.set_routing(match topology.routing {
+        text::Routing::Delay => Routing::Delay,
+        text::Routing::Cost => Routing::Cost,
+    });
+    let mut vertices: BTreeMap<&str, VertexIx> = BTreeMap::new();
+    let mut nodes: BTreeMap<&str, NodeIx> = BTreeMap::new();
+    for node in &experiment.nodes {
+        let (ix, vertex) = builder.node(&node.name);
+        vertices.insert(&node.name, vertex);
+        nodes.insert(&node.name, ix);
+    }
+    for device in topology.switches.iter().chain(&topology.routers) {
+        vertices.insert(device, builder.switch(device));
+    }
+    // Of parallel links a fixed route takes the one with the shortest delay, then the first.
+    let mut between: BTreeMap<(&str, &str), (u64, PipeIx)> = BTreeMap::new();
+    for link in &topology.links {
+        for (from, to, pipe) in [(&link.from, &link.to, &link.forward), (&link.to, &link.from, &link.back)] {
+            let ix = builder.pipe(vertices[from.as_str()], vertices[to.as_str()], parameters(pipe));
+            builder.set_cost(ix, link.cost);
+            let best = between.entry((from, to)).or_insert((pipe.delay_ns, ix));
+            *best = (*best).min((pipe.delay_ns, ix));
+        }
+    }
+    for route in &topology.routes {
+        let (at, via) = (route.at.as_str(), route.via.as_str());
+        builder.route(vertices[at], nodes[route.to.as_str()], between[&(at, via)].1);
+    }
+    builder.build()
+}
+
+fn share(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e6
+}
+
+fn parameters(pipe: &text::Pipe) -> Link {
+    let (queue_packets, queue_bytes, queue_delay_ns) = match pipe.queue {
+        text::QueueLimit::Packets(packets) => (packets, None, None),
+        text::QueueLimit::Bytes(bytes) => (u32::MAX, Some(bytes), None),
+        text::QueueLimit::DelayNs(ns) => (u32::MAX, None, Some(ns)),
+    };
+    Link {
+        bandwidth_bps: pipe.bandwidth_bps,
+        framing: match pipe.framing {
+            text::Framing::Ip => Framing::Ip,
+            text::Framing::Frame => Framing::Frame,
+            text::Framing::Wire => Framing::Wire,
+        },
+        delay_ns: pipe.delay_ns,
+        jitter: pipe.jitter.map(|j| Jitter {
+            distribution: if j.normal { Distribution::Normal } else { Distribution::Uniform },
+            spread_ns: j.spread_ns,
+            reorder: j.reorder,
+        }),
+        loss: share(pipe.loss_ppm),
+        loss_every: pipe.loss_every,
+        loss_burst: pipe.loss_burst.map(|b| GilbertElliott {
+            enter: share(b.enter_ppm),
+            leave: share(b.leave_ppm),
+            loss_good: share(b.between_ppm),
+            loss_bad: share(b.loss_ppm),
+        }),
+        duplicate: share(pipe.duplicate_ppm),
+        corrupt: share(pipe.corrupt_ppm),
+        queue_packets,
+        queue_bytes,
+        queue_delay_ns,
+        discipline: discipline(&pipe.discipline),
+    }
+}
+
+fn discipline(d: &text::Discipline) -> Discipline {
+    let codel = |c: &text::Codel| Codel { target_ns: c.target_ns, interval_ns: c.interval_ns, ecn: c.ecn };
+    match d {
+        text::Discipline::DropTail => Discipline::DropTail,
+        text::Discipline::Red(r) => Discipline::Red(Red {
+            min_packets: r.min_packets,
+            max_packets: r.max_packets,
+            max_probability: share(r.probability_ppm),
+            weight: share(r.weight_ppm),
+            gentle: r.gentle,
+            ecn: r.ecn,
+        }),
+        text::Discipline::Codel(c) => Discipline::Codel(codel(c)),
+        text::Discipline::FqCodel(f) => {
+            Discipline::FqCodel(FqCodel { codel: codel(&f.codel), flows: f.flows, quantum_bytes: f.quantum_bytes })
+        }
+    }
+}
