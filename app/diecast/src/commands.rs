@@ -40,7 +40,8 @@ impl From<RunError> for Fault {
     fn from(e: RunError) -> Fault {
         match e {
             RunError::Text(t) => fault(TEXT, t),
-            RunError::Host(t) => fault(HOST, t),
+            RunError::Host(t) if t.contains("hint:") => fault(HOST, t),
+            RunError::Host(t) => fault(HOST, format!("{t}\n  hint: `diecast doctor` says what this host can't do")),
         }
     }
 }
@@ -83,7 +84,8 @@ fn read_catalog(c: &Catalog) -> Result<(Experiment, String), Fault> {
     let mut load = |path: &str| std::fs::read_to_string(folder.join(path)).map_err(|e| e.to_string());
     let experiment = diecast_core_experiment::parse_with(&name, &text, &c.parameters, &mut load).map_err(|all| {
         let lines: Vec<String> = all.iter().map(ToString::to_string).collect();
-        fault(TEXT, format!("{} faults in the catalog\n{}", all.len(), lines.join("\n")))
+        let (count, s) = (all.len(), if all.len() == 1 { "" } else { "s" });
+        fault(TEXT, format!("{count} fault{s} in the catalog\n{}", lines.join("\n")))
     })?;
     Ok((experiment, text))
 }

@@ -103,9 +103,9 @@ fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes
 fn programs(experiment: &Experiment, node: &Node) -> Vec<PlannedProgram> {
     let here = experiment.programs.iter().enumerate().filter(|(_, p)| p.on.contains(&node.name));
     here.map(|(order, program)| {
-        let PlannedLoad { argv, env, cwd, files } = resolve(&program.command, node);
+        let PlannedLoad { argv, env, cwd, files, line, column } = resolve(&program.command, node);
         let order = u32::try_from(order).unwrap_or(u32::MAX);
-        PlannedProgram { order, argv, env, cwd, files, ready: program.ready.clone() }
+        PlannedProgram { order, argv, env, cwd, files, ready: program.ready.clone(), line, column }
     })
     .collect()
 }
@@ -127,5 +127,7 @@ fn resolve(command: &Command, node: &Node) -> PlannedLoad {
         env: command.env.iter().map(|(name, value)| (name.clone(), value.for_node(node))).collect(),
         cwd: command.cwd.clone(),
         files: command.files.iter().map(file).collect(),
+        line: command.at.line,
+        column: command.at.column,
     }
 }

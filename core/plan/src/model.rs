@@ -148,6 +148,10 @@ pub struct PlannedProgram {
     pub files: Vec<PlannedFile>,
     /// How to see that it serves.
     pub ready: Option<Ready>,
+    /// Line of the command in the catalog, for messages about it.
+    pub line: u32,
+    /// Column of the command.
+    pub column: u32,
 }
 
 /// The load generator on a node.
@@ -161,6 +165,10 @@ pub struct PlannedLoad {
     pub cwd: Option<String>,
     /// Files to put into the node first.
     pub files: Vec<PlannedFile>,
+    /// Line of the command in the catalog, for messages about it.
+    pub line: u32,
+    /// Column of the command.
+    pub column: u32,
 }
 
 /// A file of the host that a node gets.

@@ -180,7 +180,8 @@ impl Cgroup {
     /// Its directory in the hierarchy of a controller.
     pub fn directory(&self, controller: &'static str) -> Result<PathBuf, NodeError> {
         let root = match self.hierarchies.is_v2() {
-            true => self.hierarchies.v2.as_ref(),
+            // Accounting of CPU time and membership need no controller there.
+            true => self.hierarchies.v2.as_ref().filter(|_| controller != "memory" || self.hierarchies.has(controller)),
             false => self.hierarchies.v1.get(controller),
         };
         Ok(root.ok_or(NodeError::NoController { controller })?.join(&self.path))
@@ -250,6 +251,9 @@ impl Cgroup {
             && (quota_us < 1000 || !(1000..=1_000_000).contains(&period_us) || quota_us > u64::MAX / 2000)
         {
             return Err(NodeError::Quota { quota_us, period_us });
+        }
+        if !self.hierarchies.has("cpu") {
+            return Err(NodeError::NoController { controller: "cpu" });
         }
         let directory = self.directory("cpu")?;
         let write = |name: &str, text: String| {
@@ -437,10 +441,16 @@ mod tests {
 
     #[test]
     fn a_v2_host_has_one_directory_for_all() {
-        let found = Hierarchies::parse("30 20 0:25 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
+        // As systemd mounts it.
+        let found = Hierarchies::parse(
+            "24 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n\
+             28 22 0:25 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:9 - cgroup2 cgroup2 \
+             rw,nsdelegate,memory_recursiveprot\n",
+        );
         assert!(found.is_v2());
+        assert_eq!(found.v2_root(), Some(Path::new("/sys/fs/cgroup")));
         let cgroup = found.cgroup("diecast/l/n");
-        assert_eq!(cgroup.directory("memory").unwrap(), Path::new("/sys/fs/cgroup/diecast/l/n"));
+        assert_eq!(cgroup.directory("cpuacct").unwrap(), Path::new("/sys/fs/cgroup/diecast/l/n"));
         assert_eq!(cgroup.visible_directories().len(), 1);
     }
 
@@ -458,13 +468,17 @@ mod tests {
         let all = Hierarchies { v1: BTreeMap::new(), all: vec![root.clone()], v2: Some(root.clone()) };
         let cgroup = all.cgroup("diecast/l/n");
         fs::write(root.join("cgroup.controllers"), "cpu memory\n").unwrap();
-        fs::write(directory.join("cpu.stat"), "usage_usec 12\nnr_throttled 3\nthrottled_usec 4\n").unwrap();
+        // The fields and their order are those of Linux 6.18.
+        let stat = "usage_usec 12\nuser_usec 8\nsystem_usec 4\nnice_usec 0\ncore_sched.force_idle_usec 0\n\
+                    nr_periods 9\nnr_throttled 3\nthrottled_usec 4\nnr_bursts 0\nburst_usec 0\n";
+        fs::write(directory.join("cpu.stat"), stat).unwrap();
         fs::write(directory.join("memory.current"), "4096\n").unwrap();
         assert!(all.has("memory") && !all.has("cpuset"));
         assert_eq!(cgroup.cpu_usage_ns().unwrap(), 12_000);
         assert_eq!(cgroup.throttled().unwrap(), Throttled { nr_throttled: 3, throttled_ns: 4000 });
         assert_eq!(cgroup.memory_usage().unwrap(), 4096);
-        fs::write(directory.join("memory.events"), "oom 5\noom_kill 2\n").unwrap();
+        let events = "low 0\nhigh 0\nmax 7\noom 5\noom_kill 2\noom_group_kill 1\n";
+        fs::write(directory.join("memory.events"), events).unwrap();
         assert_eq!(cgroup.oom_kills().unwrap(), 2);
         fs::write(root.join("diecast/l/cgroup.controllers"), "memory\n").unwrap();
         cgroup.create().unwrap();
@@ -480,6 +494,12 @@ mod tests {
             cgroup.set_quota(Some(Quota { quota_us: 999, period_us: 1000 })),
             Err(NodeError::Quota { .. })
         ));
+        // A kernel whose controllers are elsewhere, or switched off.
+        fs::write(root.join("cgroup.controllers"), "hugetlb\n").unwrap();
+        let lacks = |result: Result<(), NodeError>| matches!(result, Err(NodeError::NoController { .. }));
+        assert!(lacks(cgroup.set_quota(Some(quota))));
+        assert!(lacks(cgroup.memory_usage().map(drop)));
+        assert_eq!(cgroup.cpu_usage_ns().unwrap(), 12_000, "needs no controller");
         fs::remove_dir_all(root).unwrap();
     }
 }

@@ -38,6 +38,8 @@ pub enum FrameError {
     Program { program: String, source: io::Error },
     #[error("{what}: {source}")]
     Host { what: &'static str, source: io::Error },
+    #[error("putting {program} in a frame: {problem}")]
+    Frame { program: String, problem: String },
 }
 
 /// What happened, for the caller's exit status.
@@ -154,24 +156,22 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         socket::recv_fd(child_end.as_fd(), &mut go).map(|_| ())
     });
     forward_signals();
-    let child = std::thread::scope(|s| {
-        let waiting = s.spawn(|| -> io::Result<()> {
+    let (child, has_filter) = std::thread::scope(|s| {
+        let waiting = s.spawn(|| -> io::Result<bool> {
             let mut buf = [0u8; 8];
             let (n, fd) = socket::recv_fd(ours.as_fd(), &mut buf)?;
-            if let (true, Some(listener)) = (n > 0, fd) {
-                supervisor.add(listener, node.clone());
-                socket::send(ours.as_fd(), b"G")?;
-            }
-            Ok(())
+            let (true, Some(listener)) = (n > 0, fd) else { return Ok(false) };
+            supervisor.add(listener, node.clone());
+            socket::send(ours.as_fd(), b"G").map(|_| true)
         });
         let child = command.spawn();
         // The child's copies are gone or used: an early failure ends the handshake.
         drop(command);
         drop(theirs);
-        let _ = waiting.join();
-        child
-    })
-    .map_err(|source| FrameError::Program { program, source })?;
+        let has_filter = waiting.join().is_ok_and(|r| r.unwrap_or(false));
+        (child, has_filter)
+    });
+    let child = child.map_err(|source| not_started(program, source, has_filter, &mut supervisor))?;
     let pid = child.id() as i32;
     CHILD.store(pid, Ordering::Relaxed);
     let status = wait_for(pid);
@@ -199,6 +199,19 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         print_stats(&node, counts);
     }
     Ok(Ended { status, doubts })
+}
+
+/// Whose fault it is that the command did not start: the filter's, the supervisor's, or its own.
+fn not_started(program: String, source: io::Error, has_filter: bool, supervisor: &mut Supervisor) -> FrameError {
+    if !has_filter {
+        return FrameError::Host { what: "installing the seccomp filter of a frame", source };
+    }
+    supervisor.stop();
+    let problems = supervisor.counts().problems.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    match problems.first().cloned() {
+        Some(problem) => FrameError::Frame { program, problem },
+        None => FrameError::Program { program, source },
+    }
 }
 
 fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) {

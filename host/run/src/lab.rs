@@ -92,8 +92,20 @@ pub(crate) struct Lab {
     _egress: Option<Egress>,
 }
 
-/// Runs a plan. An experiment that fails is no error here: the summary says so.
+/// Runs a plan. An experiment that fails is no error here: the summary says so. A run that is refused leaves no
+/// directory that was not there before.
 pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
+    let missing: Vec<&Path> = o.out.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.exists()).collect();
+    let ran = run_whole(plan, o);
+    if let (Err(_), Some((own, parents))) = (&ran, missing.split_first()) {
+        let _ = std::fs::remove_dir_all(own);
+        // Only those that are empty again.
+        parents.iter().for_each(|p| drop(std::fs::remove_dir(p)));
+    }
+    ran
+}
+
+fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     if let Some(who) = diecast_host_doctor::lab_privileges().fault() {
         return Err(RunError::Host(format!(
             "a lab needs root with its capabilities, for namespaces, TAP devices and control groups; this is {who}\n  \
@@ -104,8 +116,7 @@ pub fn run(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         process::on_signal(s, interrupt);
     }
     let files = read_files(plan, o.base)?;
-    std::fs::create_dir_all(o.out.join("logs")).map_err(RunError::host("making the results' directory"))?;
-    std::fs::create_dir_all(o.out.join("samples")).map_err(RunError::host("making the results' directory"))?;
+    results::prepare(o.out)?;
     let write =
         |name: &str, text: String| std::fs::write(o.out.join(name), text).map_err(RunError::host("writing results"));
     write(PLAN_FILE, diecast_core_report::to_json(plan))?;

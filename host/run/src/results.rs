@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use diecast_core_abi::LATE_BUCKETS;
 use diecast_core_experiment::{Combine, Metric, MetricSource};
 use diecast_core_journal::{
-    End, FindingKind, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record, Shown,
-    Throttling, metrics,
+    End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
+    Shown, Throttling, metrics,
 };
 use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
@@ -160,6 +160,25 @@ fn pipes_of(net: &NetSpec, node: usize) -> Vec<usize> {
     (0..net.pipes.len()).filter(|&at| own(&net.pipes[at])).collect()
 }
 
+/// Makes the directory of a run. What an earlier run left in it goes: its logs and samples would pass for this one's.
+/// Nothing is touched in a directory that holds no run.
+pub fn prepare(out: &Path) -> Result<(), RunError> {
+    let folders = ["logs", "samples"].map(|name| out.join(name));
+    let failed = |what: &str, path: &Path, e: std::io::Error| RunError::Host(format!("{what} {}: {e}", path.display()));
+    if out.join(JOURNAL_FILE).exists() {
+        for folder in folders.iter().filter(|folder| folder.exists()) {
+            std::fs::remove_dir_all(folder).map_err(|e| failed("removing an earlier run's", folder, e))?;
+        }
+        for file in [SUMMARY_FILE, METRICS_FILE].map(|name| out.join(name)).iter().filter(|file| file.exists()) {
+            std::fs::remove_file(file).map_err(|e| failed("removing an earlier run's", file, e))?;
+        }
+    }
+    for folder in &folders {
+        std::fs::create_dir_all(folder).map_err(|e| failed("making the results' directory", folder, e))?;
+    }
+    Ok(())
+}
+
 /// Writes lateness, findings and metrics to the journal. A metric that can't be found fails the experiment.
 pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outcome: Outcome) -> Outcome {
     if let (Some(before), Some(after)) = (&measured.emulator_before, &measured.emulator_after) {
@@ -299,8 +318,7 @@ pub fn finish(journal: &Recorder, out: &Path, outcome: Outcome) -> Result<RunSum
     let (v_ns, r_ns) = journal.now();
     journal.write(Record::End(End { v_ns, r_ns, outcome, verdict }));
     journal.finish().map_err(RunError::host("writing the journal"))?;
-    let bytes =
-        std::fs::read(out.join(diecast_core_journal::JOURNAL_FILE)).map_err(RunError::host("reading the journal"))?;
+    let bytes = std::fs::read(out.join(JOURNAL_FILE)).map_err(RunError::host("reading the journal"))?;
     let read = diecast_core_journal::read(bytes.as_slice()).map_err(RunError::host("reading the journal"))?;
     let summary = RunSummary::from_journal(&read, &budgets);
     let write =

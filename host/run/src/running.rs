@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use diecast_core_journal::{Exit, FindingKind, Phase, ProgramChange, ProgramEvent, Record};
@@ -40,6 +41,8 @@ struct Started {
     name: String,
     out: PathBuf,
     err: PathBuf,
+    /// Line and column of its command in the catalog.
+    place: (u32, u32),
     is_load: bool,
     done: bool,
 }
@@ -92,14 +95,16 @@ impl<'a> Running<'a> {
         self.o.progress.phase("starting programs");
         for (node, program) in plan.programs_in_start_order() {
             let at = plan.nodes.iter().position(|n| n.name == node.name).unwrap_or(0);
-            self.start(at, &program.argv, &program.env, program.cwd.as_deref(), false)?;
+            let place = (program.line, program.column);
+            self.start(at, &program.argv, &program.env, program.cwd.as_deref(), place, false)?;
         }
         self.await_ready()?;
         let (warm_up, measure) = (plan.workload.warm_up_ns, plan.workload.measure_ns);
         lab.journal.phase(Phase::WarmUp);
         for (at, n) in plan.nodes.iter().enumerate() {
             if let Some(load) = &n.load {
-                self.start(at, &load.argv, &load.env, load.cwd.as_deref(), true)?;
+                let place = (load.line, load.column);
+                self.start(at, &load.argv, &load.env, load.cwd.as_deref(), place, true)?;
             }
         }
         let begin = lab.frame.now();
@@ -159,6 +164,7 @@ impl<'a> Running<'a> {
         argv: &[String],
         env: &std::collections::BTreeMap<String, String>,
         cwd: Option<&str>,
+        place: (u32, u32),
         is_load: bool,
     ) -> Result<(), Stop> {
         let (plan, lab) = (self.plan, self.lab);
@@ -197,7 +203,7 @@ impl<'a> Running<'a> {
                 .map_err(|e| Stop::Host(format!("putting {name} on node {} in its frame: {e}", node.name)))?;
             lab.supervisor.add(listener, frame.clone());
         }
-        self.started.push(Started { node: at, id, name, out, err, is_load, done: false });
+        self.started.push(Started { node: at, id, name, out, err, place, is_load, done: false });
         Ok(())
     }
 
@@ -271,13 +277,8 @@ impl<'a> Running<'a> {
                     Event::Started { .. } => {}
                     Event::Gone => return Err(Stop::Failed(format!("node {} is gone (its init died)", node.name()))),
                     Event::Failed { program, errno, what } => {
-                        let s = self.started.iter().find(|s| s.node == at && s.id == program);
-                        let name = s.map_or("a program", |s| &s.name);
                         let why = std::io::Error::from_raw_os_error(errno);
-                        return Err(Stop::Host(format!(
-                            "node {}: cannot start {name}: {what}: {why}\n  hint: install it on the host, or put it in the node with `files`",
-                            node.name()
-                        )));
+                        return Err(self.not_started(at, program, &format!("{what}: {why}")));
                     }
                     Event::Exited { program, exit } => self.exited(at, program, exit)?,
                 }
@@ -286,15 +287,44 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// Why the kernel killed it, where the node's memory limit is the reason.
+    fn memory_limit(&self, at: usize, signal: i32) -> String {
+        let kills = self.lab.nodes[at].cgroup().oom_kills().unwrap_or(0);
+        if signal != libc::SIGKILL || kills == 0 {
+            return String::new();
+        }
+        let mib = self.plan.nodes[at].memory_bytes / (1 << 20);
+        format!(": the kernel killed it at the node's memory limit of {mib} MiB")
+    }
+
+    /// A program that the node's init could not execute, or that the supervisor could not put in its frame.
+    fn not_started(&self, at: usize, id: ProgramId, why: &str) -> Stop {
+        let node = &self.plan.nodes[at].name;
+        let of_node = format!("node {node}: ");
+        let problems = self.lab.supervisor.counts().problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = problems.iter().find(|p| p.starts_with(&of_node)) {
+            return Stop::Host(problem.clone());
+        }
+        let s = self.started.iter().find(|s| s.node == at && s.id == id);
+        let (name, (line, column)) = s.map_or(("a program", (1, 1)), |s| (&s.name, s.place));
+        Stop::Host(format!(
+            "{}:{line}:{column}: node {node}: cannot start {name}: {why}\n  \
+             hint: install it on the host, or put it in the node with `files`",
+            self.plan.catalog
+        ))
+    }
+
     fn exited(&mut self, at: usize, id: ProgramId, exit: diecast_host_node::Exit) -> Result<(), Stop> {
         let (v_ns, r_ns) = self.lab.journal.now();
+        let (exit, words) = match exit {
+            diecast_host_node::Exit::Code(c) => (Exit::Status(c), format!("with status {c}")),
+            diecast_host_node::Exit::Signal(n) => {
+                (Exit::Signal(n), format!("by signal {n}{}", self.memory_limit(at, n)))
+            }
+        };
         let Some(s) = self.started.iter_mut().find(|s| s.node == at && s.id == id) else { return Ok(()) };
         s.done = true;
         let node = &self.plan.nodes[at].name;
-        let (exit, words) = match exit {
-            diecast_host_node::Exit::Code(c) => (Exit::Status(c), format!("with status {c}")),
-            diecast_host_node::Exit::Signal(n) => (Exit::Signal(n), format!("by signal {n}")),
-        };
         let change = ProgramChange::Exited(exit);
         self.lab.journal.write(Record::Program(ProgramEvent {
             node: node.clone(),
