@@ -6,7 +6,12 @@
 use serde_json::{Map, Value, json};
 
 use crate::grammar::{CATALOG, Section, Shape, VERSION};
+use crate::grammar_net::{BACK, DISCIPLINE, JITTER, LOSS, PARAMETERS};
 use crate::quantity::Dimension;
+
+/// Sections that stand in many places: written once and referred to.
+const SHARED: [(&str, &Section); 5] =
+    [("back", &BACK), ("discipline", &DISCIPLINE), ("jitter", &JITTER), ("link", &PARAMETERS), ("loss", &LOSS)];
 
 /// Names that become host names.
 const HOST_NAME: &str = "^[a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?$";
@@ -19,10 +24,11 @@ const RELATIVE_PATH: &str = "^[^/]";
 
 /// The schema (draft 2020-12).
 pub fn json_schema() -> Value {
-    let mut schema = section(&CATALOG);
+    let mut schema = in_full(&CATALOG);
     let head = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "DieCast catalog",
+        "$defs": SHARED.iter().map(|(name, s)| ((*name).to_owned(), in_full(s))).collect::<Map<_, _>>(),
         "description": "The original system in original units: machines, network, programs, workload and metrics.",
     });
     if let (Value::Object(schema), Value::Object(head)) = (&mut schema, head) {
@@ -31,7 +37,14 @@ pub fn json_schema() -> Value {
     schema
 }
 
-fn section(s: &Section) -> Value {
+fn section(s: &'static Section) -> Value {
+    match SHARED.iter().find(|(_, shared)| std::ptr::eq(*shared, s)) {
+        Some((name, _)) => json!({"$ref": format!("#/$defs/{name}")}),
+        None => in_full(s),
+    }
+}
+
+fn in_full(s: &Section) -> Value {
     let mut properties = Map::new();
     for field in s.fields {
         let mut value = shape(field.shape);
@@ -112,7 +125,7 @@ fn scalar() -> Value {
     json!({"type": ["string", "number", "boolean"]})
 }
 
-fn map_of(names: &str, s: &Section) -> Value {
+fn map_of(names: &str, s: &'static Section) -> Value {
     json!({
         "type": "object",
         "minProperties": 1,

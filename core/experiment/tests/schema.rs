@@ -66,7 +66,12 @@ fn fault(schema: &Value, value: &Value, path: &str) -> Option<String> {
     let number = value.as_f64();
     schema.iter().find_map(|(keyword, rule)| {
         let wrong = match keyword.as_str() {
-            "$schema" | "title" | "description" | "examples" | "format" => false,
+            "$ref" => {
+                let root = json_schema();
+                let place = rule.as_str().unwrap().strip_prefix('#').unwrap();
+                return fault(root.pointer(place).unwrap(), value, path);
+            }
+            "$schema" | "$defs" | "title" | "description" | "examples" | "format" => false,
             "type" => {
                 let named = |name: &Value| match name.as_str().unwrap() {
                     "object" => value.is_object(),
@@ -125,7 +130,7 @@ fn read(name: &str) -> String {
 
 #[test]
 fn right_catalogs_pass() {
-    for name in ["good/web-tier.yaml", "good/everything.yaml"] {
+    for name in ["good/web-tier.yaml", "good/everything.yaml", "good/links.yaml"] {
         assert_eq!(fault(&json_schema(), &to_json(&read(name)), "$"), None, "{name}");
     }
 }

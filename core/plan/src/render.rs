@@ -139,7 +139,7 @@ fn effects(link: &Link) -> String {
         };
         out.push(format!("{shape} jitter {}{}", span(j.spread_ns), if j.reorder { ", reordering" } else { "" }));
     }
-    out.extend(link.loss_every.map(|n| format!("every {n}th lost")));
+    out.extend(link.loss_every.map(|n| format!("1 of {n} lost by count")));
     if let Some(b) = link.loss_burst {
         out.push(format!(
             "bursts: enter {}, leave {}, lose {}",

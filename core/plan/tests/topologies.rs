@@ -1,0 +1,90 @@
+//! Catalogs with every kind of link and topology become networks that the emulator takes.
+#![expect(clippy::disallowed_methods, reason = "a test reads the catalogs and golden files beside it")]
+
+use std::collections::BTreeSet;
+
+use diecast_core_experiment::{Experiment, Mode, parse, parse_with};
+use diecast_core_net::{Network, NodeIx};
+use diecast_core_plan::{HostFacts, Plan, PlanOptions, plan};
+
+fn planned(e: &Experiment) -> Plan {
+    let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30 };
+    let options = PlanOptions { tdf: Some("100".parse().unwrap()), ..PlanOptions::new(Mode::Diecast) };
+    plan(e, &host, &options).unwrap_or_else(|r| panic!("{r}"))
+}
+
+fn links() -> Plan {
+    let e = parse("links.yaml", include_str!("../../experiment/tests/good/links.yaml"), &[]);
+    planned(&e.unwrap_or_else(|f| panic!("{f:?}")))
+}
+
+/// DIECAST_BLESS=1 rewrites the golden text; read the difference before it is kept.
+#[test]
+fn a_plan_shows_what_its_links_do() {
+    let text = links().render();
+    let text = text.split("\n\n").find(|part| part.starts_with("links")).unwrap();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/links.txt");
+    if std::env::var_os("DIECAST_BLESS").is_some() {
+        std::fs::write(path, text).unwrap();
+    }
+    assert!(std::fs::read_to_string(path).unwrap_or_default() == text, "it is now:\n{text}");
+}
+
+#[test]
+fn fixed_routes_and_costs_reach_the_emulator() {
+    let p = links();
+    let net = Network::new(&p.net).unwrap();
+    let way = |from: u32, to: u32| -> Vec<&str> {
+        let pipes = net.path(NodeIx(from), NodeIx(to));
+        pipes.iter().map(|ix| p.net.vertices[p.net.pipes[ix.at()].to.at()].name.as_str()).collect()
+    };
+    // Nodes: a-1, a-2, b. Only the way to b is given.
+    assert_eq!(way(0, 2), ["left", "detour", "right", "b"]);
+    assert_eq!(way(2, 0), ["right", "left", "a-1"]);
+    assert_eq!((p.net.mtu, p.net.pipes[0].cost, p.net.pipes[0].link.loss_every), (9000, 7, Some(100)));
+    assert_eq!((p.net.pipes[0].link.queue_bytes, p.net.pipes[1].link.queue_delay_ns), (Some(65_536), Some(20_000_000)));
+    // A plan's network is data that survives JSON.
+    let json = serde_json::to_string(&p.net).unwrap();
+    assert_eq!(serde_json::from_str::<diecast_core_net::NetSpec>(&json).unwrap(), p.net);
+}
+
+fn example(name: &str) -> Plan {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/topologies");
+    let text = std::fs::read_to_string(format!("{folder}/{name}.yaml")).unwrap();
+    let mut load = |path: &str| std::fs::read_to_string(format!("{folder}/{path}")).map_err(|e| e.to_string());
+    let e = parse_with(name, &text, &[], &mut load);
+    planned(&e.unwrap_or_else(|faults| panic!("{}", faults.iter().map(ToString::to_string).collect::<String>())))
+}
+
+#[test]
+fn every_example_of_a_topology_is_a_network() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/topologies");
+    let files = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    let names: Vec<String> = files.filter_map(|f| f.strip_suffix(".yaml").map(str::to_owned)).collect();
+    assert!(names.len() >= 4);
+    for name in names {
+        let p = example(&name);
+        Network::new(&p.net).unwrap_or_else(|e| panic!("{name}: {e}"));
+    }
+}
+
+#[test]
+fn a_fat_tree_shares_its_core_and_a_backbone_its_distances() {
+    let p = example("fat-tree");
+    let net = Network::new(&p.net).unwrap();
+    let mut cores = BTreeSet::new();
+    for from in 0..9 {
+        for to in (0..9).filter(|to| *to != from) {
+            let path = net.path(NodeIx(from), NodeIx(to));
+            assert!([2, 4, 6].contains(&path.len()), "{from} to {to}: {} pipes", path.len());
+            let ends = path.iter().map(|ix| p.net.vertices[p.net.pipes[ix.at()].to.at()].name.clone());
+            cores.extend(ends.filter(|name| name.starts_with("core-")));
+        }
+    }
+    assert_eq!(cores.len(), 4, "{cores:?}");
+    let p = example("backbone");
+    let net = Network::new(&p.net).unwrap();
+    let delay: u64 = net.path(NodeIx(0), NodeIx(2)).iter().map(|ix| p.net.pipes[ix.at()].link.delay_ns).sum();
+    // Seattle to New York over Denver, Kansas City, Indianapolis and Chicago: some 4400 km, and 2.1 ms of access.
+    assert!((23_500_000..25_500_000).contains(&delay), "{delay}");
+}
