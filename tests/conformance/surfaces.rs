@@ -72,6 +72,16 @@ fn small_alternate_stacks_under_a_meter() {
 }
 
 #[test]
+fn cpu_time_agrees_with_itself_and_timers_count_it() {
+    conforms(&[&c("usage", false)], &FRAMES);
+}
+
+#[test]
+fn socket_options_are_in_virtual_time() {
+    conforms(&[&c("sockets", false)], &FRAMES);
+}
+
+#[test]
 fn alternate_stacks_of_every_size() {
     conforms(&[&c("altstacks", false)], &FRAMES);
 }

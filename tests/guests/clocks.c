@@ -1,7 +1,8 @@
 // All clocks by vDSO and by system call: they agree, go forward, and count at the frame's rate.
 //
-// Covers: clock_gettime clock_getres gettimeofday time adjtimex clock_adjtime clock_settime
+// Covers: clock_gettime clock_getres gettimeofday time adjtimex clock_adjtime clock_settime sysinfo
 #include "guest.h"
+#include <sys/sysinfo.h>
 #include <sys/times.h>
 #include <sys/timex.h>
 
@@ -88,10 +89,19 @@ static void cpu(void) {
     line("range cpu.asleep 0 %ld 8000000", now(CLOCK_PROCESS_CPUTIME_ID) - a);
 }
 
+static void uptime(void) {
+    struct sysinfo i;
+    long before = now(CLOCK_BOOTTIME) / SEC;
+    sysinfo(&i);
+    line("range uptime %ld %ld %ld", before, i.uptime, now(CLOCK_BOOTTIME) / SEC + 1);
+    SAME("sysinfo.fault", R1(SYS_sysinfo, BAD));
+}
+
 int main(void) {
     agree();
     rates();
     resolutions();
     cpu();
+    uptime();
     return 0;
 }

@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 
 extern char **environ;
@@ -257,6 +258,25 @@ static void daemon_(void) {
     while (read(p[0], &c, 1) > 0) {}
 }
 
+// The kernel's copy of the auxiliary vector names the same vDSO as the stack, and the rest of the memory map is kept.
+static void auxv(void) {
+    unsigned long kernel[128] = {0}, file[128] = {0}, at = getauxval(AT_SYSINFO_EHDR);
+    int fd = open("/proc/self/auxv", O_RDONLY), in_kernel = 0, in_file = 0;
+    long got = read(fd, file, sizeof file);
+    prctl(0x41555856, kernel, sizeof kernel, 0, 0);
+    for (int i = 0; i < 126 && file[i]; i += 2) {
+        in_kernel += kernel[i] == AT_SYSINFO_EHDR && kernel[i + 1] == at;
+        in_file += file[i] == AT_SYSINFO_EHDR && file[i + 1] == at;
+    }
+    // Older kernels have no PR_GET_AUXV.
+    same("auxv", "%d %d %d", in_file, in_kernel == 1 || kernel[0] == 0, got > 200);
+    char command[64] = {0};
+    fd = open("/proc/self/cmdline", O_RDONLY);
+    same("cmdline", "%d", read(fd, command, sizeof command - 1) > 0 && strstr(command, "processes") != NULL);
+    char *before = sbrk(0);
+    SAME("brk", before != (char *)-1 && sbrk(65536) == before && memset(before, 1, 65536) == before);
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "pace")) {
         pace(argv[2]);
@@ -275,7 +295,7 @@ int main(int argc, char **argv) {
     } parts[] = {{"fork", by_fork}, {"vfork", by_vfork}, {"spawn", by_spawn}, {"system", by_system}, {"popen", by_popen},
         {"fexecve", by_fexecve}, {"memfd", by_memfd}, {"execveat", by_execveat}, {"script", by_script},
         {"thread", by_thread}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
-        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}};
+        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (argc < 2 || !strcmp(argv[1], parts[i].name)) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     static const char *names[] = {"shell", "direct", "none", "plain", "rubbish", "empty"};

@@ -45,7 +45,10 @@ pub struct InheritedPage {
     pub alt_owner: [AtomicU64; ALT_SLOTS],
     /// 1 once any thread's alternate stack was replaced by one of ours.
     pub alt_used: AtomicU32,
-    pub pad: AtomicU32,
+    /// 1 once the program installed a seccomp filter of its own.
+    pub filtered: AtomicU32,
+    /// Timer slack that the program set, virtual ns; 0 = the machine's.
+    pub slack_v_ns: AtomicU64,
     /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns.
     pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],

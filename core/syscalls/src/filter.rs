@@ -57,6 +57,8 @@ enum To {
     Allow,
     /// The next test of the block.
     Test,
+    /// The test after the next.
+    Skip,
 }
 
 struct Block {
@@ -112,6 +114,7 @@ impl Block {
                     To::Allow => allow_at,
                     To::Trap => trap_at,
                     To::Test => *self.test_ends.iter().find(|e| **e > at).unwrap_or(&allow_at),
+                    To::Skip => *self.test_ends.iter().filter(|e| **e > at).nth(1).unwrap_or(&allow_at),
                 };
                 u8::try_from(target - at - 1).expect("a block is shorter than 256 instructions")
             };
@@ -149,6 +152,14 @@ fn block(row: &Row, blob: (u64, u64), trap_data: u16) -> Vec<FilterInsn> {
                     for (i, t) in tests.iter().enumerate() {
                         let last = i + 1 == tests.len();
                         b.test(*t, if last { To::Trap } else { To::Test }, To::Allow);
+                    }
+                }
+                When::Options(levels) => {
+                    for (i, (level, names)) in levels.iter().enumerate() {
+                        let level = core::slice::from_ref(level);
+                        let other = if i + 1 == levels.len() { To::Allow } else { To::Skip };
+                        b.test(Test::LowIn { arg: 1, clear: 0, values: level }, To::Test, other);
+                        b.test(Test::LowIn { arg: 2, clear: 0, values: names }, To::Trap, To::Allow);
                     }
                 }
             }

@@ -39,6 +39,8 @@ pub enum When {
     Any(&'static [Test]),
     /// When all of these hold.
     All(&'static [Test]),
+    /// When argument 1 is one of these levels and argument 2 one of its names.
+    Options(&'static [(u32, &'static [u32])]),
 }
 
 /// What happens to a call.
@@ -88,7 +90,7 @@ const ENOSYS: u16 = 38;
 use Action::{Notify, Refuse, Trap};
 use Class::{Clock, Exec, Option as Opt, Refused, Signal, Timer, Wait};
 use Test::{IntPositive, LowIn, NonNull};
-use When::{All, Always, Any};
+use When::{All, Always, Any, Options};
 
 macro_rules! rows {
     ($(($nr:literal, $name:ident, $konst:ident, $class:expr, $action:expr, $note:literal, $test:literal)),* $(,)?) => {
@@ -104,44 +106,54 @@ macro_rules! rows {
 }
 
 rows! {
-    (7, poll, POLL, Wait, Trap(Any(&[IntPositive(2)])), "timeout in ms, clamped at INT_MAX and looped", "waits"),
+    (7, poll, POLL, Wait, Trap(Any(&[IntPositive(2)])), "served by ppoll, exact; after a seccomp filter of the program's own by poll, in whole real ms", "waits"),
     (13, rt_sigaction, RT_SIGACTION, Signal, Trap(Always), "SIGSYS and SIGTRAP are virtual; sa_mask loses both", "signals"),
     (14, rt_sigprocmask, RT_SIGPROCMASK, Signal, Trap(Always), "SIGSYS and SIGTRAP are blocked in the program's view only", "signals"),
     (23, select, SELECT, Wait, Trap(Any(&[NonNull(4)])), "remaining time written back in virtual time", "waits"),
     (35, nanosleep, NANOSLEEP, Wait, Trap(Any(&[NonNull(0)])), "remaining time in virtual time", "waits"),
-    (36, getitimer, GETITIMER, Timer, Trap(Any(&[NonNull(1)])), "ITIMER_REAL; the CPU timers are not translated", "timers"),
+    (36, getitimer, GETITIMER, Timer, Trap(Any(&[NonNull(1)])), "ITIMER_VIRTUAL and ITIMER_PROF in virtual CPU time", "timers"),
     (37, alarm, ALARM, Timer, Trap(Always), "served by setitimer for sub-second precision", "timers"),
-    (38, setitimer, SETITIMER, Timer, Trap(Any(&[NonNull(1), NonNull(2)])), "ITIMER_REAL; the CPU timers are not translated", "timers"),
-    (54, setsockopt, SETSOCKOPT, Opt, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[1] }, LowIn { arg: 2, clear: 0, values: &[20, 21, 66, 67] }])), "SO_RCVTIMEO and SO_SNDTIMEO", "waits"),
-    (55, getsockopt, GETSOCKOPT, Opt, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[1] }, LowIn { arg: 2, clear: 0, values: &[20, 21, 66, 67] }])), "SO_RCVTIMEO and SO_SNDTIMEO", "waits"),
+    (38, setitimer, SETITIMER, Timer, Trap(Any(&[NonNull(1), NonNull(2)])), "ITIMER_VIRTUAL and ITIMER_PROF in virtual CPU time", "timers"),
+    (54, setsockopt, SETSOCKOPT, Opt, Trap(Options(&[(1, &[13, 20, 21, 66, 67]), (6, &[4, 5, 8, 9, 18])])), "SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, TCP_KEEPIDLE and TCP_KEEPINTVL (at most 32767 s of real time), TCP_LINGER2 (the kernel stops at 120 s), TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT; timestamps of packets stay real", "sockets"),
+    (55, getsockopt, GETSOCKOPT, Opt, Trap(Options(&[(1, &[13, 20, 21, 66, 67]), (6, &[4, 5, 8, 9, 11, 18])])), "as setsockopt, and TCP_INFO: times shrink, rates grow", "sockets"),
     (59, execve, EXECVE, Exec, Notify, "the supervisor maps the blob into the new image", "processes"),
+    (61, wait4, WAIT4, Clock, Trap(Any(&[NonNull(3)])), "usage in virtual CPU time; what the meter cost a child is estimated from its grains", "usage"),
     (96, gettimeofday, GETTIMEOFDAY, Clock, Trap(Any(&[NonNull(0)])), "time zone untouched", "clocks"),
+    (97, getrlimit, GETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed", "usage"),
+    (98, getrusage, GETRUSAGE, Clock, Trap(Always), "virtual CPU time; of children as wait4", "usage"),
+    (99, sysinfo, SYSINFO, Clock, Trap(Any(&[NonNull(0)])), "uptime; the load averages are the host's", "clocks"),
+    (100, times, TIMES, Clock, Trap(Always), "virtual CPU time; the result counts from that of CLOCK_MONOTONIC", "usage"),
     (127, rt_sigpending, RT_SIGPENDING, Signal, Trap(Always), "SIGSYS and SIGTRAP that the program blocks are among them", "signals"),
     (128, rt_sigtimedwait, RT_SIGTIMEDWAIT, Wait, Trap(Always), "relative; takes virtually pending SIGSYS and SIGTRAP", "waits"),
     (130, rt_sigsuspend, RT_SIGSUSPEND, Signal, Trap(Always), "the temporary mask loses SIGSYS and SIGTRAP", "signals"),
     (131, sigaltstack, SIGALTSTACK, Signal, Trap(Always), "one of less than 11 KiB is replaced by a larger one of the blob's; handlers run on the program's own", "signals"),
+    (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
     (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "reading is translated; setting is refused with EPERM", "clocks"),
+    (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (201, time, TIME, Clock, Trap(Always), "", "clocks"),
     (202, futex, FUTEX, Wait, Trap(All(&[NonNull(3), LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] }])), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute", "waits"),
     (208, io_getevents, IO_GETEVENTS, Wait, Trap(Any(&[NonNull(4)])), "relative", "waits"),
     (220, semtimedop, SEMTIMEDOP, Wait, Trap(Any(&[NonNull(3)])), "relative", "waits"),
     (222, timer_create, TIMER_CREATE, Timer, Trap(Always), "remembers the clock of each timer", "timers"),
-    (223, timer_settime, TIMER_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "CPU clocks are scaled by speed", "timers"),
+    (223, timer_settime, TIMER_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "CPU clocks in virtual CPU time, looked at after each hit of the meter", "timers"),
     (224, timer_gettime, TIMER_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
     (227, clock_settime, CLOCK_SETTIME, Clock, Trap(Always), "refused with EPERM after the kernel's checks of its arguments", "clocks"),
     (228, clock_gettime, CLOCK_GETTIME, Clock, Trap(Any(&[NonNull(1)])), "all clock ids; CPU clocks in virtual CPU time", "clocks"),
     (229, clock_getres, CLOCK_GETRES, Clock, Trap(Any(&[NonNull(1)])), "coarse clocks have a tick divided by the TDF", "clocks"),
     (230, clock_nanosleep, CLOCK_NANOSLEEP, Wait, Trap(Any(&[NonNull(2)])), "relative and absolute", "waits"),
-    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Any(&[IntPositive(3)])), "", "waits"),
+    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Any(&[IntPositive(3)])), "served by epoll_pwait2, as poll", "waits"),
     (242, mq_timedsend, MQ_TIMEDSEND, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
     (243, mq_timedreceive, MQ_TIMEDRECEIVE, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
+    (247, waitid, WAITID, Clock, Trap(Any(&[NonNull(4)])), "as wait4", "usage"),
     (270, pselect6, PSELECT6, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (271, ppoll, PPOLL, Wait, Trap(Any(&[NonNull(2), NonNull(3)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (281, epoll_pwait, EPOLL_PWAIT, Wait, Trap(Any(&[IntPositive(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (286, timerfd_settime, TIMERFD_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "the clock of an absolute time is read from fdinfo", "timers"),
     (287, timerfd_gettime, TIMERFD_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
     (299, recvmmsg, RECVMMSG, Wait, Trap(Any(&[NonNull(4)])), "", "waits"),
+    (302, prlimit64, PRLIMIT64, Clock, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[0] }])), "RLIMIT_CPU, as setrlimit", "usage"),
     (305, clock_adjtime, CLOCK_ADJTIME, Clock, Trap(Always), "reading is translated; setting is refused with EPERM", "clocks"),
+    (317, seccomp, SECCOMP, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[0, 1] }])), "noted: from then on only numbers are used that the program used", "usage"),
     (322, execveat, EXECVEAT, Exec, Notify, "as execve", "processes"),
     (333, io_pgetevents, IO_PGETEVENTS, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (425, io_uring_setup, IO_URING_SETUP, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),

@@ -34,8 +34,13 @@ fn every_trapped_call_passes_from_inside_the_blob() {
                 assert_eq!(verdict(r.nr, ip, [u64::MAX; 6]).0, ALLOW, "{}", r.name);
             }
             for ip in [BLOB.0 - 1, BLOB.1 + 1, BLOB.0 + (1 << 32)] {
-                let args = [1, 1, 20, 1, 1, 1];
-                let trapped = verdict(r.nr, ip, if r.nr == nr::FUTEX { [1, 0, 0, 1, 0, 0] } else { args }).0;
+                let args = match r.nr {
+                    nr::FUTEX | nr::PRLIMIT64 => [1, 0, 0, 1, 0, 0],
+                    nr::SETRLIMIT | nr::GETRLIMIT => [0, 1, 0, 0, 0, 0],
+                    nr::PRCTL => [29, 0, 0, 0, 0, 0],
+                    _ => [1, 1, 20, 1, 1, 1],
+                };
+                let trapped = verdict(r.nr, ip, args).0;
                 assert_eq!(trapped, TRAP, "{} at {ip:x}", r.name);
             }
         }
@@ -57,7 +62,14 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::FUTEX, 1, [1, 0x189, 1, 5, 0, 0]).0, TRAP, "bitset, private, realtime");
     assert_eq!(verdict(nr::PPOLL, 1, [1, 1, 0, 0, 8, 0]).0, ALLOW);
     assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 6, 20, 1, 4, 0]).0, ALLOW, "another level");
-    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 9, 1, 4, 0]).0, ALLOW, "another option");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 9, 1, 4, 0]).0, ALLOW, "SO_KEEPALIVE, not TCP_DEFER_ACCEPT");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 6, 9, 1, 4, 0]).0, TRAP, "TCP_DEFER_ACCEPT");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 6, 1, 1, 4, 0]).0, ALLOW, "TCP_NODELAY");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 41, 20, 1, 4, 0]).0, ALLOW, "IPv6");
+    assert_eq!(verdict(nr::GETSOCKOPT, 1, [3, 1, 4, 1, 4, 0]).0, ALLOW, "SO_ERROR, not TCP_KEEPIDLE");
+    assert_eq!(verdict(nr::GETSOCKOPT, 1, [3, 6, 11, 1, 4, 0]).0, TRAP, "TCP_INFO");
+    assert_eq!(verdict(nr::PRCTL, 1, [15, 1, 0, 0, 0, 0]).0, ALLOW, "PR_SET_NAME");
+    assert_eq!(verdict(nr::WAIT4, 1, [u64::MAX, 1, 0, 0, 0, 0]).0, ALLOW, "no usage");
     assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 66, 1, 16, 0]).0, TRAP);
 }
 

@@ -95,14 +95,18 @@ pub fn read(clock: i32) -> Result<Timespec, Ret> {
     Ok(timespec_signed((v.0 as i64).wrapping_add(offset(clock))))
 }
 
+/// What the meter cost of a thread's CPU time.
+pub fn thread_cost(tid: u32) -> u64 {
+    node().slot(tid).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed))
+}
+
 /// What the meter cost of the time on the CPU clock of a process or thread by number. Another process's is not known
 /// here (its page is private), and neither is that of a thread without a slot.
 fn cost_of(clock: i32) -> u64 {
     const THREAD: i32 = 4;
     let id = !(clock >> 3) as u32;
     if clock & THREAD != 0 {
-        let tid = if id == 0 { sys::gettid() } else { id };
-        node().slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed))
+        thread_cost(if id == 0 { sys::gettid() } else { id })
     } else if id == 0 || id == sys::plain(sys::GETPID, [0; 6]) as u32 {
         process().own.cost_ns.load(Ordering::Relaxed)
     } else {
@@ -119,11 +123,13 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
     }
     let ns = ns_of(t);
     Ok(match clock {
-        THREAD_CPU => {
-            let cost = node().slot(sys::gettid()).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed));
-            cpu_out(ns, cost)
+        THREAD_CPU => cpu_out(ns, thread_cost(sys::gettid())),
+        PROCESS_CPU => {
+            // A hit's cost is known at its end only: other threads must not see time go back.
+            let own = &process().own;
+            let v = ns_of(cpu_out(ns, own.cost_ns.load(Ordering::Relaxed)));
+            timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
         }
-        PROCESS_CPU => cpu_out(ns, process().own.cost_ns.load(Ordering::Relaxed)),
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
         c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c)),
         REALTIME_ALARM | BOOTTIME_ALARM => {
@@ -162,7 +168,10 @@ pub fn span_out(clock: i32, r_ns: u64) -> u64 {
 /// The machine's timer slack, real ns. The kernel's own for threads of a frame is 1 ns, so that the meter's sleeps
 /// are exact; a lone timer fires at its end plus the slack, and so do these.
 fn slack() -> u64 {
-    node().slack_ns.load(Ordering::Relaxed)
+    match process().inherited.slack_v_ns.load(Ordering::Relaxed) {
+        0 => node().slack_ns.load(Ordering::Relaxed),
+        v => span_in(MONOTONIC, v),
+    }
 }
 
 /// A relative wait, with the machine's slack. Zero stays zero.

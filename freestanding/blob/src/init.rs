@@ -5,10 +5,10 @@ use core::sync::atomic::Ordering;
 use diecast_core_abi::{
     ABI_VERSION, BLOB_ADDR, InitArgs, NODE_PAGE_ADDR, OwnPage, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
 };
-use diecast_core_syscalls::nr::RT_SIGACTION;
+use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
 use crate::sys::{self, Ret};
-use crate::{entry, process, signals};
+use crate::{entry, node, process, signals};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -51,7 +51,11 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     const MADV_WIPEONFORK: u64 = 18;
     let own = &raw const p.own as u64;
     sys::plain(sys::MADVISE, [own, size_of::<OwnPage>() as u64, MADV_WIPEONFORK, 0, 0, 0]);
-    signals::inherit_ignored();
+    if let Some(s) = node().slot(sys::gettid()) {
+        // The CPU clocks go on, and what they show must.
+        p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    signals::inherit();
 
     let base = SA_SIGINFO | SA_RESTORER | SA_ONSTACK;
     let sigtrap = [entry::sigtrap_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];
@@ -69,6 +73,13 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     if args.auxv_slot != 0 {
         // SAFETY: the supervisor found this word in the new image's auxiliary vector.
         unsafe { (args.auxv_slot as *mut u64).write(BLOB_ADDR) };
+    }
+    if args.mm_map != 0 {
+        // The kernel's copy of the auxiliary vector; without checkpoint support in the kernel it stays as it is.
+        const PR_SET_MM: u64 = 35;
+        const PR_SET_MM_MAP: u64 = 14;
+        const MM_MAP_LEN: u64 = 104;
+        sys::plain(nr::PRCTL, [PR_SET_MM, PR_SET_MM_MAP, args.mm_map, MM_MAP_LEN, 0, 0]);
     }
     // Where the kernel has mseal, nothing can unmap or replace the blob; elsewhere this fails harmlessly.
     sys::plain(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);

@@ -20,14 +20,17 @@
 mod altstack;
 mod carried;
 mod clock;
+mod cputimers;
 mod entry;
 mod init;
 mod interrupt;
 mod meter;
 mod serve;
 mod signals;
+mod sockets;
 mod sys;
 mod timers;
+mod usage;
 mod user;
 mod vdso;
 mod waits;

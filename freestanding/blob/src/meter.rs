@@ -13,7 +13,7 @@ use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext};
 use crate::user::Timespec;
-use crate::{clock, interrupt, node, process, signals, sys};
+use crate::{clock, cputimers, interrupt, node, process, signals, sys};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -29,6 +29,9 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     let i = unsafe { &*info };
     if i.code == TRAP_PERF && i.word1 == METER_MAGIC {
         hit();
+        if process().own.cpu_timers.load(Relaxed) != 0 {
+            cputimers::check();
+        }
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         interrupt::give_back(unsafe { &mut *uc });
     } else {

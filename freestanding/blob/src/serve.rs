@@ -8,7 +8,7 @@ use diecast_core_syscalls::nr;
 use crate::entry::Record;
 use crate::sys::{self, EPERM, Ret};
 use crate::user::{self, Timespec, Timeval};
-use crate::{altstack, clock, node, report, signals, timers, vdso, waits};
+use crate::{altstack, carried, clock, node, report, signals, sockets, timers, usage, vdso, waits};
 
 /// Serves one trapped call and gives what goes into rax.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
@@ -41,8 +41,18 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::SEMTIMEDOP => waits::relative(nr::SEMTIMEDOP, a, 3),
         nr::RT_SIGTIMEDWAIT => signals::rt_sigtimedwait(a),
         nr::RECVMMSG => waits::recvmmsg(a),
-        nr::SETSOCKOPT => timers::set_socket_timeout(a),
-        nr::GETSOCKOPT => timers::get_socket_timeout(a),
+        nr::SETSOCKOPT => sockets::set(a),
+        nr::GETSOCKOPT => sockets::get(a),
+        nr::GETRUSAGE => usage::getrusage(a),
+        nr::TIMES => usage::times(a),
+        nr::WAIT4 => usage::wait(nr::WAIT4, a, 3),
+        nr::WAITID => usage::wait(nr::WAITID, a, 4),
+        nr::SETRLIMIT => usage::cpu_limit(nr::SETRLIMIT, a, Some(1), None),
+        nr::GETRLIMIT => usage::cpu_limit(nr::GETRLIMIT, a, None, Some(1)),
+        nr::PRLIMIT64 => usage::cpu_limit(nr::PRLIMIT64, a, Some(2), Some(3)),
+        nr::SYSINFO => sysinfo(a),
+        nr::PRCTL => carried::prctl(a),
+        nr::SECCOMP => carried::install(nr::SECCOMP, a),
         nr::ALARM => timers::alarm(a),
         nr::SETITIMER => timers::setitimer(a),
         nr::GETITIMER => timers::getitimer(a),
@@ -131,4 +141,17 @@ fn clock_settime(a: [u64; 6]) -> Ret {
         Ok(_) => EPERM,
         Err(e) => e,
     }
+}
+
+/// The uptime, in seconds rounded up as in the kernel.
+#[inline(never)]
+fn sysinfo(a: [u64; 6]) -> Ret {
+    // SAFETY: the program's own pointer, judged by the kernel.
+    let r = unsafe { sys::call(nr::SYSINFO, a) };
+    if r == 0
+        && let Ok(t) = clock::read(clock::BOOTTIME)
+    {
+        let _ = user::put(a[0], (t.sec + (t.nsec != 0) as i64) as u64);
+    }
+    r
 }

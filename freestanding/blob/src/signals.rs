@@ -220,14 +220,17 @@ fn carry_ignored(signo: u64, handler: u64) {
     }
 }
 
-/// In a new image: what the old one ignored.
-pub fn inherit_ignored() {
+/// In a new image: what the old one ignored, and whether it had filters.
+pub fn inherit() {
     let bits = carried::load();
     if bits & IGNORES_SIGTRAP != 0 {
         process().sigtrap.handler.store(1, Ordering::Relaxed);
     }
     if bits & IGNORES_SIGSYS != 0 {
         process().sigsys.handler.store(1, Ordering::Relaxed);
+    }
+    if bits & carried::FILTERED != 0 {
+        process().inherited.filtered.store(1, Ordering::Relaxed);
     }
 }
 

@@ -9,6 +9,9 @@ pub const EFAULT: Ret = -14;
 pub const EINVAL: Ret = -22;
 pub const EINTR: Ret = -4;
 pub const EPERM: Ret = -1;
+pub const ENOSYS: Ret = -38;
+/// Put in place of a result by [`crate::interrupt`]: the wait goes on for what is left of it.
+pub const RESTART: Ret = -516;
 
 /// One system call.
 ///
@@ -37,7 +40,6 @@ pub const READ: u32 = 0;
 pub const CLOSE: u32 = 3;
 pub const MMAP: u32 = 9;
 pub const GETPID: u32 = 39;
-pub const PRCTL: u32 = 157;
 pub const MADVISE: u32 = 28;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;
 pub const GETTID: u32 = 186;

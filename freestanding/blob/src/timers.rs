@@ -1,4 +1,4 @@
-//! Timers (ITIMER_REAL, POSIX timers, timerfd) and socket timeouts.
+//! Timers: interval timers, POSIX timers, timerfd.
 
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
@@ -7,23 +7,23 @@ use diecast_core_abi::TIMERS_MAX;
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, MONOTONIC};
-use crate::process;
 use crate::sys::{self, Ret};
 use crate::user::{self, Pair, Timespec, Timeval};
+use crate::{cputimers, process};
 
 fn as_is(number: u32, a: [u64; 6]) -> Ret {
     // SAFETY: the program's own arguments, judged by the kernel.
     unsafe { sys::call(number, a) }
 }
 
-fn timeval_in(t: Timeval) -> Timeval {
+pub fn timeval_in(t: Timeval) -> Timeval {
     let real = clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 });
     let up = (real.nsec + 999) / 1000;
     // Exactly one second of microseconds is not legal in a timer: carry it.
     if up >= 1_000_000 { Timeval { sec: real.sec + 1, usec: 0 } } else { Timeval { sec: real.sec, usec: up } }
 }
 
-fn timeval_out(t: Timeval) -> Timeval {
+pub fn timeval_out(t: Timeval) -> Timeval {
     let ns = clock::span_out(MONOTONIC, clock::ns_of(Timespec { sec: t.sec, nsec: t.usec * 1000 }));
     let us = ns / 1000 + !ns.is_multiple_of(1000) as u64;
     Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
@@ -45,6 +45,9 @@ const ZERO_TV: Timeval = Timeval { sec: 0, usec: 0 };
 
 #[inline(never)]
 pub fn setitimer(a: [u64; 6]) -> Ret {
+    if matches!(a[0] as u32, 1 | 2) {
+        return set_cpu_itimer(a);
+    }
     if a[0] as u32 != 0 {
         return as_is(nr::SETITIMER, a);
     }
@@ -68,8 +71,65 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
     }
 }
 
+fn us(t: Timeval) -> u64 {
+    (t.sec as u64).saturating_mul(1_000_000).saturating_add(t.usec as u64)
+}
+
+/// Microseconds, rounded up but for the rounding of the rate itself; zero only for zero.
+fn timeval(ns: u64) -> Timeval {
+    let us = (ns.saturating_add(990) / 1000).max((ns != 0) as u64);
+    Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
+}
+
+fn spans(p: Pair<Timeval>) -> (u64, u64) {
+    (us(p.value).saturating_mul(1000), us(p.interval).saturating_mul(1000))
+}
+
+/// ITIMER_VIRTUAL and ITIMER_PROF as they are now, in virtual CPU time.
+fn cpu_itimer_left(which: u64, kernel: Pair<Timeval>) -> Pair<Timeval> {
+    let (value, interval) = if cputimers::counts(clock::PROCESS_CPU) {
+        cputimers::left(cputimers::index_of_itimer(which as u32))
+    } else {
+        let (v, i) = spans(kernel);
+        (clock::span_out(clock::PROCESS_CPU, v), clock::span_out(clock::PROCESS_CPU, i))
+    };
+    Pair { interval: timeval(interval), value: timeval(value) }
+}
+
+#[inline(never)]
+fn set_cpu_itimer(a: [u64; 6]) -> Ret {
+    let ok = |t: Timeval| t.sec >= 0 && (t.usec as u64) < 1_000_000;
+    let new = if a[1] == 0 { Ok(Pair { interval: ZERO_TV, value: ZERO_TV }) } else { user::get::<Pair<Timeval>>(a[1]) };
+    let new = match new {
+        Ok(p) if ok(p.interval) && ok(p.value) => p,
+        _ => return as_is(nr::SETITIMER, a),
+    };
+    let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
+    sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    let old = cpu_itimer_left(a[0], now);
+    let (value, interval) = spans(new);
+    let (value, interval) = if cputimers::counts(clock::PROCESS_CPU) {
+        cputimers::keep(cputimers::index_of_itimer(a[0] as u32), false, value, interval)
+    } else {
+        (clock::span_in(clock::PROCESS_CPU, value), clock::span_in(clock::PROCESS_CPU, interval))
+    };
+    let real = Pair { interval: timeval(interval), value: timeval(value) };
+    let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, 0, 0, 0, 0]);
+    if r == 0 && a[2] != 0 { user::put(a[2], old).err().unwrap_or(0) } else { r }
+}
+
+#[inline(never)]
+fn get_cpu_itimer(a: [u64; 6]) -> Ret {
+    let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
+    let r = sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    if r == 0 { user::put(a[1], cpu_itimer_left(a[0], now)).err().unwrap_or(0) } else { r }
+}
+
 #[inline(never)]
 pub fn getitimer(a: [u64; 6]) -> Ret {
+    if matches!(a[0] as u32, 1 | 2) {
+        return get_cpu_itimer(a);
+    }
     if a[0] as u32 != 0 {
         return as_is(nr::GETITIMER, a);
     }
@@ -106,12 +166,14 @@ pub fn timer_create(a: [u64; 6]) -> Ret {
         && let Ok(id) = user::get::<u32>(a[2])
         && let Some(c) = process().timer_clock.get(id as usize)
     {
-        c.store((a[0] as u32).wrapping_add(1), Ordering::Relaxed);
+        // Asked for by another thread, "this thread's" must still be the creator's.
+        let id = if a[0] as i32 == clock::THREAD_CPU { (!sys::gettid()) << 3 | 6 } else { a[0] as u32 };
+        c.store(id.wrapping_add(1), Ordering::Relaxed);
     }
     r
 }
 
-fn timer_clock(id: u64) -> i32 {
+pub fn timer_clock(id: u64) -> i32 {
     let known = if (id as u32 as usize) < TIMERS_MAX {
         process().timer_clock.get(id as u32 as usize).map_or(0, |c| c.load(Ordering::Relaxed))
     } else {
@@ -179,11 +241,39 @@ fn gettime(number: u32, a: [u64; 6], id: i32) -> Ret {
 }
 
 pub fn timer_settime(a: [u64; 6]) -> Ret {
-    settime(nr::TIMER_SETTIME, a, timer_clock(a[0]))
+    let id = timer_clock(a[0]);
+    if cputimers::counts(id) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
 }
 
 pub fn timer_gettime(a: [u64; 6]) -> Ret {
-    gettime(nr::TIMER_GETTIME, a, timer_clock(a[0]))
+    let id = timer_clock(a[0]);
+    if cputimers::counts(id) { get_cpu_timer(a) } else { gettime(nr::TIMER_GETTIME, a, id) }
+}
+
+fn cpu_timer_left(id: u64) -> Pair<Timespec> {
+    let (value, interval) = cputimers::left(id as u32 as usize);
+    Pair { interval: clock::timespec(interval), value: clock::timespec(value) }
+}
+
+#[inline(never)]
+fn set_cpu_timer(a: [u64; 6]) -> Ret {
+    let new = match user::get::<Pair<Timespec>>(a[2]) {
+        Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
+        _ => return as_is(nr::TIMER_SETTIME, a),
+    };
+    let old = cpu_timer_left(a[0]);
+    let (value, interval) = (clock::ns_of(new.value), clock::ns_of(new.interval));
+    let (value, interval) = cputimers::keep(a[0] as u32 as usize, a[1] & 1 != 0, value, interval);
+    let real = Pair { interval: clock::timespec(interval), value: clock::timespec(value) };
+    let r = sys::plain(nr::TIMER_SETTIME, [a[0], 0, &raw const real as u64, 0, 0, 0]);
+    if r == 0 && a[3] != 0 { user::put(a[3], old).err().unwrap_or(0) } else { r }
+}
+
+#[inline(never)]
+fn get_cpu_timer(a: [u64; 6]) -> Ret {
+    let mut now = Pair { interval: ZERO_TS, value: ZERO_TS };
+    let r = sys::plain(nr::TIMER_GETTIME, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    if r == 0 { user::put(a[1], cpu_timer_left(a[0])).err().unwrap_or(0) } else { r }
 }
 
 pub fn timerfd_settime(a: [u64; 6]) -> Ret {
@@ -241,29 +331,4 @@ fn timerfd_clock(fd: u64) -> i32 {
         seen = if key.get(seen) == Some(b) { seen + 1 } else { (*b == b'c') as usize };
     }
     id.unwrap_or(MONOTONIC)
-}
-
-/// SO_RCVTIMEO and SO_SNDTIMEO. Zero is for ever; a negative time means "do not wait"; both pass.
-#[inline(never)]
-pub fn set_socket_timeout(mut a: [u64; 6]) -> Ret {
-    let t = match user::get::<Timeval>(a[3]) {
-        Ok(t) if a[4] as i32 >= 16 && t.sec >= 0 && (t.usec as u64) < 1_000_000 => t,
-        _ => return as_is(nr::SETSOCKOPT, a),
-    };
-    let real = timeval_in(t);
-    a[3] = &raw const real as u64;
-    as_is(nr::SETSOCKOPT, a)
-}
-
-#[inline(never)]
-pub fn get_socket_timeout(a: [u64; 6]) -> Ret {
-    let r = as_is(nr::GETSOCKOPT, a);
-    if r == 0
-        && user::get::<u32>(a[4]) == Ok(16)
-        && let Ok(t) = user::get::<Timeval>(a[3])
-        && t.sec >= 0
-    {
-        let _ = user::put(a[3], timeval_out(t));
-    }
-    r
 }

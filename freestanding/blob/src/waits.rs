@@ -6,10 +6,10 @@
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, FOREVER, MONOTONIC};
-use crate::interrupt;
 use crate::signals::strip;
-use crate::sys::{self, EFAULT, EINTR, Ret};
+use crate::sys::{self, EFAULT, EINTR, ENOSYS, RESTART, Ret};
 use crate::user::{self, Timespec, Timeval};
+use crate::{carried, interrupt};
 
 /// The call as the program made it.
 fn as_is(number: u32, a: [u64; 6]) -> Ret {
@@ -32,12 +32,29 @@ fn remaining(asked: Timespec, left: Timespec) -> Timespec {
     if ns >= cap { asked } else { clock::timespec(ns) }
 }
 
+/// The real instant at which a wait made now ends.
+fn end_of(real: Timespec) -> u64 {
+    clock::now_real().0.saturating_add(clock::ns_of(real))
+}
+
+/// What is left of a wait that must go on; at least 1 ns, since zero can mean something else.
+fn left_until(end_r_ns: u64) -> Timespec {
+    if end_r_ns == u64::MAX { FOREVER } else { clock::timespec(end_r_ns.saturating_sub(clock::now_real().0).max(1)) }
+}
+
 #[inline(never)]
 pub fn nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[0]) else { return as_is(nr::NANOSLEEP, a) };
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let real = clock::wait_in(t);
-    let r = sys::plain(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
+    let mut real = clock::wait_in(t);
+    let end = end_of(real);
+    let r = loop {
+        let r = sys::plain(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
+        if r != RESTART {
+            break r;
+        }
+        real = left_until(end);
+    };
     if r == EINTR && a[1] != 0 && user::put(a[1], remaining(t, left)).is_err() { EFAULT } else { r }
 }
 
@@ -50,25 +67,59 @@ pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
         return sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, 0, 0, 0]);
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let real = if clock::is_cpu(id) { clock::rel_in(id, t) } else { clock::wait_in(t) };
-    let r = sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
+    let mut real = if clock::is_cpu(id) { clock::rel_in(id, t) } else { clock::wait_in(t) };
+    let end = end_of(real);
+    let r = loop {
+        let r = sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
+        if r != RESTART {
+            break r;
+        }
+        real = if clock::is_cpu(id) { left } else { left_until(end) };
+    };
     if r == EINTR && a[3] != 0 && user::put(a[3], remaining(t, left)).is_err() { EFAULT } else { r }
 }
 
 /// poll, epoll_wait and epoll_pwait: an int of milliseconds in argument `at`, positive.
+///
+/// Real milliseconds are too coarse for a frame of any TDF: the calls that take nanoseconds serve these, unless a
+/// filter of the program's own might refuse them.
 #[inline(never)]
-pub fn milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+pub fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
     let ms = a[at] as i32;
     if ms <= 0 {
         return as_is(number, a);
     }
+    if carried::filtered() {
+        return whole_milliseconds(number, a, at);
+    }
+    let mut real = clock::wait_in(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 });
+    let time = &raw mut real as u64;
+    let r = match number {
+        nr::POLL => as_is(nr::PPOLL, [a[0], a[1], time, 0, 8, 0]),
+        nr::EPOLL_PWAIT => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, a[4], a[5]]),
+        _ => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, 0, 8]),
+    };
+    if r == ENOSYS { whole_milliseconds(number, a, at) } else { r }
+}
+
+#[inline(never)]
+fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+    let ms = a[at] as i32;
     let ns = clock::span_in(MONOTONIC, ms as u64 * 1_000_000);
     // Rounded up to whole milliseconds; what an int can't hold is waited for in pieces.
     let mut left_ms = ns / 1_000_000 + !ns.is_multiple_of(1_000_000) as u64;
     loop {
         let piece = if left_ms > i32::MAX as u64 { i32::MAX as u64 } else { left_ms };
         a[at] = piece;
-        let r = as_is(number, a);
+        let end = clock::now_real().0.saturating_add(piece * 1_000_000);
+        let r = loop {
+            let r = as_is(number, a);
+            if r != RESTART {
+                break r;
+            }
+            let left = end.saturating_sub(clock::now_real().0);
+            a[at] = left / 1_000_000 + !left.is_multiple_of(1_000_000) as u64;
+        };
         left_ms -= piece;
         if r != 0 || left_ms == 0 {
             return r;
@@ -218,11 +269,18 @@ pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         _ => return as_is(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let real = clock::wait_in(t);
+    let mut real = clock::wait_in(t);
+    let end = end_of(real);
     if let Some(p) = a.get_mut(at) {
-        *p = &raw const real as u64;
+        *p = &raw mut real as u64;
     }
-    as_is(number, a)
+    loop {
+        let r = as_is(number, a);
+        if r != RESTART {
+            return r;
+        }
+        real = left_until(end);
+    }
 }
 
 /// An absolute timespec on `id` that is only read. {0,0} has passed and stays so.
@@ -237,7 +295,12 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
     if let Some(p) = a.get_mut(at) {
         *p = &raw const real as u64;
     }
-    as_is(number, a)
+    loop {
+        let r = as_is(number, a);
+        if r != RESTART {
+            return r;
+        }
+    }
 }
 
 #[inline(never)]

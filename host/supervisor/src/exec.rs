@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN};
+use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -174,39 +174,81 @@ fn take_back(s: Stopped, fd: i32, signal: i32) -> Result<Outcome, ExecError> {
     Ok(Outcome::Failed)
 }
 
-/// Base of the kernel's vDSO in a process, from the kernel's copy of the auxiliary vector.
+/// Base of the kernel's vDSO in a process and its `syscall` instruction: from the blob's page, or where there is no
+/// blob yet from the kernel's copy of the auxiliary vector, which afterwards names the blob.
 fn kernel_vdso_of(tid: Tid) -> Option<(u64, u64)> {
+    let kernel = KernelVdso::find()?;
+    let mut page = [0u64; 4];
+    if memory::read_words(tid, GuestPtr(PROC_PAGE_ADDR), &mut page).is_ok() && page[0] == PROC_MAGIC {
+        return Some((page[3] - kernel.clock_gettime, kernel.syscall));
+    }
     let auxv = std::fs::read(format!("/proc/{}/auxv", tid.0)).ok()?;
     let word = |b: &[u8]| u64::from_ne_bytes(b.try_into().unwrap_or([0; 8]));
     let base = auxv.chunks_exact(16).find(|e| word(&e[..8]) == AT_SYSINFO_EHDR).map(|e| word(&e[8..]))?;
-    Some((base, KernelVdso::find()?.syscall))
+    Some((base, kernel.syscall))
 }
 
-/// Address of the value of AT_SYSINFO_EHDR on a new image's stack, and the value.
-fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<(u64, u64)>> {
+/// Where the auxiliary vector of a new image is.
+struct Auxv {
+    /// Address of the value of AT_SYSINFO_EHDR, and the value.
+    slot: u64,
+    vdso: u64,
+    /// The vector, its end mark included.
+    start: u64,
+    end: u64,
+}
+
+/// Finds the auxiliary vector on a new image's stack; None when it names no vDSO.
+fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
     // argc, argv.., 0, envp.., 0, then pairs. Strings may make argv long: read on page by page.
     let (mut at, mut zeros, mut pending) = (rsp + 8, 0, None);
+    let (mut start, mut found) = (0, None);
     let mut words = [0u64; 64];
     loop {
         memory::read_words(tid, GuestPtr(at), &mut words)?;
         for (i, w) in words.iter().enumerate() {
+            let here = at + 8 * i as u64;
             if zeros < 2 {
                 zeros += u32::from(*w == 0);
+                start = here + 8;
             } else if let Some(key) = pending.take() {
                 match key {
-                    AT_SYSINFO_EHDR => return Ok(Some((at + 8 * i as u64, *w))),
-                    0 => return Ok(None),
+                    AT_SYSINFO_EHDR => found = Some((here, *w)),
+                    0 => return Ok(found.map(|(slot, vdso)| Auxv { slot, vdso, start, end: here + 8 })),
                     _ => {}
                 }
             } else {
-                if *w == 0 {
-                    return Ok(None);
-                }
                 pending = Some(*w);
             }
         }
         at += 8 * words.len() as u64;
     }
+}
+
+/// A `struct prctl_mm_map` that changes nothing but the kernel's copy of the auxiliary vector.
+fn mm_map(tid: Tid, auxv: &Auxv) -> Option<[u64; 13]> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", tid.0)).ok()?;
+    // The name may hold spaces and brackets; the third field follows the last bracket.
+    let fields: Vec<u64> =
+        stat.rsplit_once(')')?.1.split_whitespace().map(|f| f.parse::<i128>().unwrap_or(0) as u64).collect();
+    let field = |n: usize| fields.get(n - 3).copied();
+    let (start_brk, no_exe) = (field(47)?, u64::from(u32::MAX) << 32);
+    Some([
+        field(26)?,
+        field(27)?,
+        field(45)?,
+        field(46)?,
+        start_brk,
+        // At an exec the break is where it starts.
+        start_brk,
+        field(28)?,
+        field(48)?,
+        field(49)?,
+        field(50)?,
+        field(51)?,
+        auxv.start,
+        no_exe | (auxv.end - auxv.start),
+    ])
 }
 
 fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
@@ -225,7 +267,8 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
     if regs.cs != USER_CS_64 {
         return Err(ExecError::Not64Bit(tid));
     }
-    let (slot, vdso) = find_auxv(tid, regs.rsp)?.ok_or(ExecError::NoVdso(tid))?;
+    let auxv = find_auxv(tid, regs.rsp)?.ok_or(ExecError::NoVdso(tid))?;
+    let vdso = auxv.vdso;
     let mask = s.sigmask()?;
     // Other signals wait until the new image is ready; int3 must not be blocked.
     s.set_sigmask(!OURS)?;
@@ -244,15 +287,17 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         return Err(ExecError::Guest { tid, what: "mapping the blob", errno: -(mapped as i64) });
     }
 
+    let at = (regs.rsp - 512) & !15;
+    let map = mm_map(tid, &auxv);
     let args = InitArgs {
         fd,
         node_off: image::mapped_len(),
         node_len: NODE_PAGE_LEN,
         kernel_clock_gettime: vdso + kernel.clock_gettime,
         kernel_getcpu: if kernel.getcpu == 0 { 0 } else { vdso + kernel.getcpu },
-        auxv_slot: slot,
+        auxv_slot: auxv.slot,
         lineage,
-        mm_map: 0,
+        mm_map: if map.is_some() { at + 64 } else { 0 },
     };
     let words = [
         args.fd,
@@ -264,8 +309,10 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         args.lineage,
         args.mm_map,
     ];
-    let at = (regs.rsp - 512) & !15;
     s.poke(GuestPtr(at), &words)?;
+    if let Some(map) = map {
+        s.poke(GuestPtr(args.mm_map), &map)?;
+    }
     let entry = image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;
     r = regs;
     (r.rdi, r.rsp, r.rip, r.orig_rax) = (at, at - 128, BLOB_ADDR + entry, u64::MAX);

@@ -1,0 +1,195 @@
+//! CPU time as the program sees it: charged CPU divided by the node's speed. The meter's own is no part of it.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+use diecast_core_syscalls::nr;
+
+use crate::clock;
+use crate::sys::{self, Ret};
+use crate::{node, process, user};
+
+const SELF: i32 = 0;
+const THREAD: i32 = 1;
+const CHILDREN: i32 = -1;
+const NS_PER_US: u64 = 1000;
+
+/// A `struct rusage` of one word throughout, in place: the image has neither `memset` nor `memcpy`.
+#[inline(always)]
+fn filled(words: &mut MaybeUninit<[u64; 18]>, word: u64) -> &mut [u64; 18] {
+    // SAFETY: fills the 18 words, which makes them a value.
+    unsafe {
+        core::arch::asm!("rep stosq", inout("rdi") words.as_mut_ptr() => _, inout("rcx") 18u64 => _, in("rax") word, options(nostack));
+        words.assume_init_mut()
+    }
+}
+
+/// User and system time, ns.
+#[derive(Clone, Copy)]
+pub struct Split {
+    pub user: u64,
+    pub system: u64,
+}
+
+/// What the meter cost processes that have ended: their pages are gone, but every one of their grains had a hit of
+/// about the node's mean cost.
+fn cost_of_others(real_ns: u64) -> u64 {
+    let n = node();
+    let (hits, grain) = (n.counters.hits.load(Relaxed), n.grain_ns.load(Relaxed));
+    if n.metered.load(Relaxed) == 0 || hits == 0 || grain == 0 {
+        return 0;
+    }
+    let each = n.counters.meter_cost_ns.load(Relaxed) / hits;
+    (real_ns / grain).saturating_mul(each).min(real_ns / 2)
+}
+
+/// Real user and system time into virtual ones; what the meter cost is taken from both alike.
+fn split(real: Split, cost_ns: u64) -> Split {
+    let total = real.user.saturating_add(real.system);
+    let v = node().slowness().mul_floor(total.saturating_sub(cost_ns));
+    let (mut part, mut whole) = (real.user, total);
+    while whole >> 32 != 0 {
+        (part, whole) = (part >> 1, whole >> 1);
+    }
+    let share = if whole == 0 { 0 } else { (part << 31) / whole };
+    let user = (v >> 31) * share + (((v & 0x7fff_ffff) * share) >> 31);
+    Split { user, system: v - user.min(v) }
+}
+
+/// Never less than what was shown before: parts and costs change as time goes on.
+fn monotone(shown: &AtomicU64, ns: u64) -> u64 {
+    shown.fetch_max(ns, Relaxed).max(ns)
+}
+
+/// The first four words of a `struct rusage`.
+fn times_in(words: &[u64]) -> Split {
+    let ns = |at: usize| {
+        let word = |i: usize| words.get(i).copied().unwrap_or(0);
+        word(at).wrapping_mul(1_000_000_000).wrapping_add(word(at + 1).wrapping_mul(NS_PER_US))
+    };
+    Split { user: ns(0), system: ns(2) }
+}
+
+fn times_out(words: &mut [u64; 18], t: Split) {
+    for (at, ns) in [(0, t.user), (2, t.system)] {
+        words[at] = ns / 1_000_000_000;
+        words[at + 1] = ns % 1_000_000_000 / NS_PER_US;
+    }
+}
+
+/// Virtual times of this process, this thread or the children it waited for, into a `struct rusage`.
+#[inline(never)]
+fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
+    let r = sys::plain(nr::GETRUSAGE, [who as u32 as u64, words as *mut [u64; 18] as u64, 0, 0, 0, 0]);
+    if r < 0 {
+        return r;
+    }
+    let real = times_in(words);
+    let own = &process().own;
+    let t = match who {
+        SELF => {
+            let t = split(real, own.cost_ns.load(Relaxed));
+            Split { user: monotone(&own.shown_user_ns, t.user), system: monotone(&own.shown_system_ns, t.system) }
+        }
+        THREAD => split(real, clock::thread_cost(sys::gettid())),
+        _ => split(real, cost_of_others(real.user + real.system)),
+    };
+    times_out(words, t);
+    r
+}
+
+/// Virtual user time of this process, ns: what ITIMER_VIRTUAL counts.
+pub fn user_ns() -> u64 {
+    let mut room = MaybeUninit::uninit();
+    let words = filled(&mut room, 0);
+    usage(SELF, words);
+    times_in(words).user
+}
+
+#[inline(never)]
+pub fn getrusage(a: [u64; 6]) -> Ret {
+    let mut room = MaybeUninit::uninit();
+    let words = filled(&mut room, 0);
+    let r = usage(a[0] as i32, words);
+    if r == 0 { user::put_words(a[1], words).err().unwrap_or(0) } else { r }
+}
+
+/// wait4 and waitid with a `struct rusage` in argument `at`: the child's, with what it waited for itself.
+#[inline(never)]
+pub fn wait(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+    let out = a[at];
+    let mut room = MaybeUninit::uninit();
+    let words = filled(&mut room, u64::MAX);
+    a[at] = words as *mut [u64; 18] as u64;
+    // SAFETY: the program's own arguments, judged by the kernel; the usage goes to a local of the right size.
+    let r = unsafe { sys::call(number, a) };
+    // Nothing is written when no child changed.
+    if r < 0 || words[0] == u64::MAX {
+        return r;
+    }
+    let real = times_in(words);
+    times_out(words, split(real, cost_of_others(real.user + real.system)));
+    user::put_words(out, words).err().unwrap_or(r)
+}
+
+/// Ticks of 10 ms. The result counts from an arbitrary instant: here from that of CLOCK_MONOTONIC.
+#[inline(never)]
+pub fn times(a: [u64; 6]) -> Ret {
+    const TICK_NS: u64 = 10_000_000;
+    if a[0] != 0 {
+        let mut room = MaybeUninit::uninit();
+        let words = filled(&mut room, 0);
+        usage(SELF, words);
+        let own = times_in(words);
+        usage(CHILDREN, words);
+        let children = times_in(words);
+        let ticks = [own.user / TICK_NS, own.system / TICK_NS, children.user / TICK_NS, children.system / TICK_NS];
+        if let Err(e) = user::put_words(a[0], &ticks) {
+            return e;
+        }
+    }
+    (node().segment().v_of(clock::now_real()).0 / TICK_NS) as Ret
+}
+
+fn limit_in(v: u64) -> u64 {
+    const NS_PER_S: u64 = 1_000_000_000;
+    // More seconds than a machine lives are no limit; fewer are scaled in ns, and rounded up but for the rate's own rounding.
+    if v > NS_PER_S { v } else { (node().speed().mul_up(v * NS_PER_S) + NS_PER_S - 1000) / NS_PER_S }
+}
+
+fn limit_out(real: u64) -> u64 {
+    const NS_PER_S: u64 = 1_000_000_000;
+    if real > NS_PER_S { real } else { (node().slowness().mul_floor(real * NS_PER_S) + 1000) / NS_PER_S }
+}
+
+/// RLIMIT_CPU: seconds of virtual CPU time. `new` and `old` are the arguments that hold the pointers.
+#[inline(never)]
+pub fn cpu_limit(number: u32, mut a: [u64; 6], new: Option<usize>, old: Option<usize>) -> Ret {
+    // SAFETY (both): the program's own arguments, judged by the kernel.
+    let pass = |a| unsafe { sys::call(number, a) };
+    let mut limits = [0u64; 2];
+    if let Some(i) = new
+        && a[i] != 0
+    {
+        let Ok(v) = user::get::<[u64; 2]>(a[i]) else { return pass(a) };
+        if v[0] > v[1] {
+            return pass(a);
+        }
+        limits = [limit_in(v[0]), limit_in(v[1])];
+        a[i] = &raw const limits as u64;
+    }
+    let (mut before, mut out) = ([0u64; 2], 0);
+    if let Some(i) = old {
+        out = a[i];
+        if out != 0 {
+            a[i] = &raw mut before as u64;
+        }
+    }
+    let r = pass(a);
+    core::hint::black_box(&limits);
+    if r == 0 && out != 0 {
+        return user::put_words(out, &[limit_out(before[0]), limit_out(before[1])]).err().unwrap_or(0);
+    }
+    r
+}

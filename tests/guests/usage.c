@@ -1,0 +1,211 @@
+// CPU time in all its forms agrees with itself, and timers and limits count it.
+//
+// Covers: getrusage times wait4 waitid setrlimit getrlimit prlimit64 prctl seccomp
+#include "guest.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/resource.h>
+#include <sys/times.h>
+
+static long tv_ns(struct timeval t) { return t.tv_sec * SEC + t.tv_usec * 1000L; }
+static long cpu_of(const struct rusage *u) { return tv_ns(u->ru_utime) + tv_ns(u->ru_stime); }
+static long used(int who) {
+    struct rusage u;
+    getrusage(who, &u);
+    return cpu_of(&u);
+}
+
+// Burns so much of the guest's own CPU time.
+static void burn(long ns) {
+    long until = now(CLOCK_PROCESS_CPUTIME_ID) + ns;
+    while (now(CLOCK_PROCESS_CPUTIME_ID) < until) {}
+}
+
+static void self(void) {
+    long p0 = now(CLOCK_PROCESS_CPUTIME_ID), u0 = used(RUSAGE_SELF), t0 = used(RUSAGE_THREAD);
+    struct tms before, after;
+    long c0 = times(&before);
+    long m = mono();
+    burn(200 * MS);
+    long c1 = times(&after), p = now(CLOCK_PROCESS_CPUTIME_ID) - p0, wall = mono() - m;
+    line("near usage.self %ld %ld", p, used(RUSAGE_SELF) - u0);
+    line("near usage.thread %ld %ld", p, used(RUSAGE_THREAD) - t0);
+    long ticks = after.tms_utime + after.tms_stime - before.tms_utime - before.tms_stime;
+    line("range usage.times %ld %ld %ld", p / 10000000 - 3, ticks, p / 10000000 + 3);
+    line("range usage.times.wall %ld %ld %ld", wall / 10000000 - 1, c1 - c0, wall / 10000000 + 1);
+    long last = 0, back = 0;
+    for (int i = 0; i < 3000; i++) {
+        long u = used(RUSAGE_SELF);
+        back += u < last;
+        last = u;
+    }
+    SAME("usage.backwards", back);
+    SAME("getrusage.bad", R2(SYS_getrusage, 5, &before));
+    SAME("getrusage.fault", R2(SYS_getrusage, RUSAGE_SELF, BAD));
+    SAME("times.fault", R1(SYS_times, BAD));
+}
+
+// A child starts at zero, whatever its parent's meter has cost.
+static void child(void) {
+    burn(100 * MS);
+    long c[2];
+    int p[2];
+    if (pipe(p)) _exit(90);
+    pid_t pid = fork();
+    if (pid == 0) {
+        long first = now(CLOCK_PROCESS_CPUTIME_ID);
+        burn(100 * MS);
+        c[0] = now(CLOCK_PROCESS_CPUTIME_ID) - first;
+        c[1] = used(RUSAGE_SELF) - first;
+        line("near child.self %ld %ld", c[0], c[1]);
+        line("range child.first 0 %ld 10000000", first);
+        if (write(p[1], c, sizeof c) != sizeof c) _exit(91);
+        _exit(0);
+    }
+    struct rusage u = {0};
+    int status;
+    SAME("wait4", R4(SYS_wait4, pid, &status, 0, &u) == pid);
+    if (read(p[0], c, sizeof c) != sizeof c) _exit(92);
+    line("near child.wait4 %ld %ld", c[0], cpu_of(&u));
+    line("near child.children %ld %ld", c[0], used(RUSAGE_CHILDREN));
+    if ((pid = fork()) == 0) {
+        burn(50 * MS);
+        _exit(3);
+    }
+    siginfo_t i = {0};
+    memset(&u, 0xff, sizeof u);
+    SAME("waitid.nohang", R5(SYS_waitid, P_PID, pid, &i, WEXITED | WNOHANG, &u));
+    SAME("waitid", R5(SYS_waitid, P_PID, pid, &i, WEXITED, &u));
+    line("near child.waitid 50000000 %ld", cpu_of(&u));
+    same("waitid.status", "%d", i.si_status);
+    SAME("wait4.none", R4(SYS_wait4, -1, &status, 0, &u));
+    SAME("wait4.fault", (pid = fork()) == 0 ? (_exit(0), 0) : R4(SYS_wait4, pid, &status, 0, BAD));
+}
+
+static volatile int fired;
+static void count(int sig) { fired += sig > 0; }
+
+// One timer of 40 ms of CPU time, then periods of 30 ms: never early, at most a few of the kernel's ticks late.
+static void timer_on(const char *name, clockid_t clock, clockid_t measured) {
+    timer_t t;
+    struct sigevent e = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    signal(SIGUSR1, count);
+    fired = 0;
+    if (R3(SYS_timer_create, clock, &e, &t)) _exit(93);
+    long id = 0;
+    memcpy(&id, &t, 4);
+    struct itimerspec s = {{0, 0}, ts_of(60 * MS)}, got;
+    long c0 = now(measured);
+    R4(SYS_timer_settime, id, 0, &s, NULL);
+    R2(SYS_timer_gettime, id, &got);
+    line("range %s.left 30000000 %ld 60000000", name, ns_of(got.it_value));
+    while (!fired) {}
+    line("wait %s 60000000 %ld", name, now(measured) - c0);
+    R2(SYS_timer_gettime, id, &got);
+    line("= %s.fired %d left %ld", name, fired, ns_of(got.it_value));
+    s = (struct itimerspec){ts_of(30 * MS), ts_of(30 * MS)};
+    fired = 0;
+    c0 = now(measured);
+    R4(SYS_timer_settime, id, 0, &s, NULL);
+    while (fired < 6) {}
+    line("wait %s.periodic 180000000 %ld", name, now(measured) - c0);
+    struct itimerspec off = {{0, 0}, {0, 0}};
+    R4(SYS_timer_settime, id, 0, &off, &got);
+    line("= %s.interval %ld", name, ns_of(got.it_interval));
+    line("range %s.old 1 %ld 30000000", name, ns_of(got.it_value));
+    s = (struct itimerspec){{0, 0}, ts_of(now(measured) + 50 * MS)};
+    fired = 0;
+    R4(SYS_timer_settime, id, TIMER_ABSTIME, &s, NULL);
+    while (!fired) {}
+    line("range %s.absolute 0 %ld 30000000", name, now(measured) - ns_of(s.it_value));
+}
+static void process_timer(void) { timer_on("timer.process", CLOCK_PROCESS_CPUTIME_ID, CLOCK_PROCESS_CPUTIME_ID); }
+static void thread_timer(void) { timer_on("timer.thread", CLOCK_THREAD_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID); }
+
+static void itimers(void) {
+    signal(SIGPROF, count);
+    signal(SIGVTALRM, count);
+    struct itimerval v = {{0, 40000}, {0, 40000}}, got, off = {{0, 0}, {0, 0}};
+    fired = 0;
+    long c0 = now(CLOCK_PROCESS_CPUTIME_ID);
+    SAME("itimer.prof", R3(SYS_setitimer, ITIMER_PROF, &v, NULL));
+    while (fired < 5) {}
+    // The kernel counts these two by its tick, not by the clock that is read here.
+    line("range itimer.prof 185000000 %ld 400000000", now(CLOCK_PROCESS_CPUTIME_ID) - c0);
+    SAME("itimer.off", R3(SYS_setitimer, ITIMER_PROF, &off, &got));
+    same("itimer.old", "%ld", (long)got.it_interval.tv_usec);
+    SAME("itimer.get", R2(SYS_getitimer, ITIMER_PROF, &got));
+    same("itimer.none", "%ld %ld", (long)got.it_value.tv_usec, (long)got.it_interval.tv_usec);
+    fired = 0;
+    SAME("itimer.virtual", R3(SYS_setitimer, ITIMER_VIRTUAL, &v, NULL));
+    c0 = now(CLOCK_PROCESS_CPUTIME_ID);
+    while (fired < 2) {}
+    line("range itimer.virtual 70000000 %ld 400000000", now(CLOCK_PROCESS_CPUTIME_ID) - c0);
+    v.it_value.tv_usec = 1000000;
+    SAME("itimer.bad", R3(SYS_setitimer, ITIMER_PROF, &v, NULL));
+    SAME("itimer.which", R3(SYS_setitimer, 3, &off, NULL));
+}
+
+static void limits(void) {
+    struct rlimit l = {100, 200}, got;
+    SAME("setrlimit", setrlimit(RLIMIT_CPU, &l));
+    getrlimit(RLIMIT_CPU, &got);
+    same("getrlimit", "%ld %ld", (long)got.rlim_cur, (long)got.rlim_max);
+    l.rlim_cur = 50;
+    SAME("prlimit", R4(SYS_prlimit64, 0, RLIMIT_CPU, &l, &got));
+    same("prlimit.old", "%ld", (long)got.rlim_cur);
+    R2(SYS_getrlimit, RLIMIT_CPU, &got);
+    same("getrlimit.raw", "%ld %ld", (long)got.rlim_cur, (long)got.rlim_max);
+    SAME("prlimit.fault", R4(SYS_prlimit64, 0, RLIMIT_CPU, BAD, NULL));
+    l = (struct rlimit){2, 1};
+    SAME("setrlimit.bad", R2(SYS_setrlimit, RLIMIT_CPU, &l));
+    R4(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &got);
+    SAME("prlimit.other", got.rlim_cur > 0);
+}
+
+static void slack(void) {
+    SAME("slack", prctl(PR_GET_TIMERSLACK));
+    SAME("slack.set", prctl(PR_SET_TIMERSLACK, 7000));
+    SAME("slack.get", prctl(PR_GET_TIMERSLACK));
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGSYS);
+    sigprocmask(SIG_BLOCK, &one, NULL);
+    SAME("slack.kept", prctl(PR_GET_TIMERSLACK));
+    SAME("slack.default", (prctl(PR_SET_TIMERSLACK, 0), prctl(PR_GET_TIMERSLACK)));
+}
+
+// A sandbox that knows poll and epoll_wait, not ppoll and epoll_pwait2.
+static void sandbox(void) {
+    struct sock_filter f[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ppoll, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_pwait2, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    struct sock_fprog p = {sizeof f / sizeof *f, f};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    SAME("seccomp", R3(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &p));
+    struct pollfd d = {-1, 0, 0};
+    long m = mono();
+    SAME("sandbox.poll", R3(SYS_poll, &d, 1, 20));
+    line("wait sandbox.poll 20000000 %ld", mono() - m);
+    execl("/proc/self/exe", "usage", "sandboxed", NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) {
+        struct pollfd d = {-1, 0, 0};
+        same(argv[1], "%ld", R3(SYS_poll, &d, 1, 20));
+        return 0;
+    }
+    static const struct {
+        const char *name;
+        void (*f)(void);
+    } parts[] = {{"self", self}, {"child", child}, {"process_timer", process_timer}, {"thread_timer", thread_timer},
+        {"itimers", itimers}, {"limits", limits}, {"slack", slack}, {"sandbox", sandbox}};
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
+    return 0;
+}
