@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // Debt at egress: how much CPU time a packet's sender has used, told to the emulator with the packet.
 //
-// Two programs. `burst` runs at every context switch and remembers, for each thread of a node, when its present
-// burst of work became possible: the instant at which it was woken after it had blocked. `debt` runs at the egress of a
-// node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and removes it.
+// `wakeup`, `wakeup_new` and `burst` run at wake-ups and context switches and remember, for each thread of a node, when
+// its present burst of work became possible: the instant at which it was woken after it had blocked. `debt` runs at the
+// egress of a node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and
+// removes it.
 //
 // The trailer's 16-bit words sum to 0xffff, which is zero in ones' complement arithmetic: a checksum that the kernel
 // computes after this program, over the whole packet, does not change, wherever the trailer begins. A capture inside
 // the node shows it behind the IP packet.
 //
 // A thread's CPU time is `sum_exec_runtime`, as of `exec_start`, plus what has passed since. `exec_start` is on the
-// run queue's clock, which BPF can't read between two updates; `burst` sees it freshly updated and keeps its distance
-// to CLOCK_MONOTONIC per core.
+// run queue's clock, which BPF can't read; at a switch to the thread it has just been set, so that `burst` learns the
+// distance of that clock to CLOCK_MONOTONIC.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -21,7 +22,6 @@
 #include <bpf/bpf_tracing.h>
 
 #define NODES_MAX 65536
-#define CORES_MAX 4096
 #define MAGIC 0xd1ecde87u
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
@@ -54,7 +54,6 @@ struct sched_entity {
 };
 struct sched_info {
 	unsigned long long run_delay;
-	unsigned long long last_queued;
 };
 struct task_struct {
 	struct sched_entity se;
@@ -62,13 +61,8 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 };
-struct rq {
-	__u64 clock;
-	__u64 clock_task;
-};
 #pragma clang attribute pop
 
-extern const struct rq runqueues __ksym;
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
 // Namespaces of nodes by cookie.
@@ -80,22 +74,18 @@ struct {
 	__type(value, __u32);
 } nodes SEC(".maps");
 
-// CLOCK_MONOTONIC minus the clock of `exec_start`, ns, at the last context switch of each core.
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, CORES_MAX);
-	__type(key, __u32);
-	__type(value, __s64);
-} offset_ns SEC(".maps");
-
-// What is known of a thread's present burst.
+// What is known of a thread and its present burst.
 struct burst {
+	// CLOCK_MONOTONIC minus the clock of `exec_start`, ns, when the thread last got a core.
+	__s64 offset_ns;
+	// CLOCK_MONOTONIC at the last wake-up, ns.
+	__u64 wakeup_ns;
 	// CPU time at its start, ns.
 	__u64 cpu_ns;
 	// CLOCK_MONOTONIC when it became possible, ns.
 	__u64 woke_ns;
-	// The thread has blocked since.
-	__u32 over;
+	// The thread has not blocked since.
+	__u32 going;
 	__u32 pad;
 };
 struct {
@@ -119,37 +109,51 @@ static __always_inline bool of_a_node(struct task_struct *task)
 	return bpf_map_lookup_elem(&nodes, &cookie) != NULL;
 }
 
+static __always_inline int woken(struct task_struct *task)
+{
+	struct burst *b;
+
+	if (!of_a_node(task))
+		return 0;
+	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (b)
+		b->wakeup_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+SEC("tp_btf/sched_wakeup")
+int BPF_PROG(wakeup, struct task_struct *task)
+{
+	return woken(task);
+}
+
+SEC("tp_btf/sched_wakeup_new")
+int BPF_PROG(wakeup_new, struct task_struct *task)
+{
+	return woken(task);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
 	__u64 now = bpf_ktime_get_ns();
-	__u32 core = bpf_get_smp_processor_id();
-	const struct rq *rq = bpf_this_cpu_ptr(&runqueues);
-	__s64 *offset = bpf_map_lookup_elem(&offset_ns, &core);
 	struct burst *b;
 
-	if (offset)
-		*offset = now - rq->clock_task;
 	if (!preempted && prev_state != 0 && of_a_node(prev)) {
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b)
-			b->over = 1;
+			b->going = 0;
 	}
 	if (!of_a_node(next))
 		return 0;
-	b = bpf_task_storage_get(&bursts, next, 0, 0);
-	if (b && !b->over)
-		return 0;
+	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
-		b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (b) {
-		__u64 queued = next->sched_info.last_queued, waited = 0;
-
-		if (queued && rq->clock > queued)
-			waited = rq->clock - queued;
+		return 0;
+	b->offset_ns = now - next->se.exec_start;
+	if (!b->going) {
+		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
-		b->woke_ns = now - waited;
-		b->over = 0;
+		b->woke_ns = b->wakeup_ns ? b->wakeup_ns : now;
 	}
 	return 0;
 }
@@ -189,21 +193,18 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct nsproxy *namespaces = task->nsproxy;
-	__u32 core = bpf_get_smp_processor_id();
 	struct pid *pid;
 	struct burst *b;
-	__s64 *offset;
 	__u64 now = bpf_ktime_get_ns(), cpu, since;
 
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
 	if (!namespaces || BPF_CORE_READ(namespaces, net_ns) != BPF_CORE_READ(packet, dev, nd_net.net))
 		return;
-	offset = bpf_map_lookup_elem(&offset_ns, &core);
 	b = bpf_task_storage_get(&bursts, task, 0, 0);
-	if (!offset || !b)
+	if (!b || !b->going)
 		return;
 	cpu = task->se.sum_exec_runtime;
-	since = now - *offset - task->se.exec_start;
+	since = now - b->offset_ns - task->se.exec_start;
 	// The clocks' distance is known to within the time of one context switch.
 	if ((__s64)since > 0)
 		cpu += since;

@@ -1,8 +1,7 @@
 //! The packets on their way: one table, so that events and queues move four bytes and not a packet.
 //!
-//! A slot takes 56 bytes beside the frame; a waiting packet 24 more in its queue, one that is sent or propagates
-//! about 40 more as an event. A frame that fills less than half of its buffer is copied to one of its size, so
-//! memory per packet stays close to the packet.
+//! A waiting packet takes about 120 bytes beside its frame: its slot, its place in a queue, room to grow. A frame that
+//! fills less than half of its buffer is copied to one of its size, so memory per packet stays close to the packet.
 
 use crate::neighbour;
 use crate::spec::{NodeIx, VertexIx};

@@ -1,7 +1,7 @@
 //! Paths: for each node, the next pipe from every vertex.
 //!
-//! One search per node over the reversed graph, O(pipes * log vertices) each; 12 bytes of table per pair of node and
-//! vertex and 16 more for the bounds.
+//! One search per node over the reversed graph, O(pipes * log vertices) each; 20 bytes of table per pair of node and
+//! vertex, bounds included.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};

@@ -181,7 +181,10 @@ fn the_start_order_is_the_catalogs_over_all_nodes() {
 fn loss_becomes_a_probability() {
     let e = parse("web-tier.yaml", &WEB_TIER.replace("loss: 0%", "loss: 0.25%"), &[]).unwrap();
     let p = plan(&e, &host(), &options(Mode::Diecast, Some("10"), None)).unwrap();
-    assert_eq!((p.net.pipes[15].link.loss, p.net.pipes[16].link.loss, p.net.pipes[17].link.loss), (0.0, 0.0025, 0.0025));
+    assert_eq!(
+        (p.net.pipes[15].link.loss, p.net.pipes[16].link.loss, p.net.pipes[17].link.loss),
+        (0.0, 0.0025, 0.0025)
+    );
     assert!(p.render().contains("256 packets  0.25 %"), "{}", p.render());
 }
 

@@ -1,7 +1,7 @@
 //! Debt at egress: loads the programs of `freestanding/bpf-egress` and hangs them on nodes' NICs.
 //!
-//! One [`Egress`] per lab. The program at the context switch is attached by a BPF link, those on NICs live with their
-//! device; when the process dies in any way, the kernel removes everything.
+//! One [`Egress`] per lab. Those at wake-ups and context switches are attached by BPF links, those on NICs live
+//! with their device; when the process dies in any way, the kernel removes everything.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use diecast_host_net::{HostNetError, netns_cookie};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EGRESS, TcHookBuilder};
 
-const BURST: &str = "burst";
+/// Programs at wake-ups and context switches.
+const TRACED: [&str; 3] = ["wakeup", "wakeup_new", "burst"];
 const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 
@@ -42,12 +43,12 @@ impl EgressError {
     }
 }
 
-/// The loaded programs. Dropping it detaches the one at the context switch.
+/// The loaded programs. Dropping it detaches those at wake-ups and context switches.
 pub struct Egress {
     nodes: MapHandle,
     debt: OwnedFd,
     /// Order matters: detach, then close the object.
-    _burst: Link,
+    _traced: Vec<Link>,
     _object: Object,
 }
 
@@ -58,20 +59,23 @@ impl std::fmt::Debug for Egress {
 }
 
 impl Egress {
-    /// Loads the programs and attaches the one at the context switch.
+    /// Loads the programs and attaches those at wake-ups and context switches.
     pub fn load() -> Result<Egress, EgressError> {
         let failed = |action| move |error| EgressError::Bpf { action, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
         let object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
         let object = object.load().map_err(failed("load"))?;
-        let burst = object.progs_mut().find(|p| p.name() == BURST).ok_or_else(|| missing("find"))?;
-        let burst = burst.attach_trace().map_err(failed("attach"))?;
+        let mut traced = Vec::new();
+        for name in TRACED {
+            let program = object.progs_mut().find(|p| p.name() == name).ok_or_else(|| missing("find"))?;
+            traced.push(program.attach_trace().map_err(failed("attach"))?);
+        }
         let nodes = object.maps().find(|m| m.name() == NODES).ok_or_else(|| missing("find the map of"))?;
         let nodes = MapHandle::try_from(&nodes).map_err(failed("open the map of"))?;
         let debt = object.progs().find(|p| p.name() == DEBT).ok_or_else(|| missing("find"))?;
         let debt = debt.as_fd().try_clone_to_owned().map_err(|e| failed("open")(e.into()))?;
-        Ok(Egress { nodes, debt, _burst: burst, _object: object })
+        Ok(Egress { nodes, debt, _traced: traced, _object: object })
     }
 
     /// From now on threads in this namespace are watched.

@@ -66,13 +66,11 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
         eprintln!("skipped: needs root for BPF and network namespaces");
         return;
     }
-    let egress = match Egress::load() {
-        Ok(e) => e,
-        Err(e) => {
-            eprintln!("skipped: {e}; {}", e.hint());
-            return;
-        }
-    };
+    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        eprintln!("skipped: this kernel has no BTF");
+        return;
+    }
+    let egress = Egress::load().unwrap();
     let spec = two_nodes();
     let ns = create_netns().unwrap();
     egress.add_node(ns.as_fd()).unwrap();

@@ -236,3 +236,50 @@ fn changes_that_cannot_be_are_refused_when_they_are_asked_for() {
     );
     assert!(matches!(refused(Change::Partition(vec![vec![NodeIx(2)]])), NetError::NoSuch { what: "node", .. }));
 }
+
+/// What falls on one instant has one order, whether the caller looked before it or not: a change comes last.
+#[test]
+fn a_change_of_an_instant_comes_after_its_packets() {
+    for looked in [false, true] {
+        let spec = one_pipe(Link { delay_ns: MS, ..Link::default() });
+        let mut net = Network::new(&spec).unwrap();
+        let onward = net.pipes_between("s", "b")[0];
+        let cut = |net: &mut Network| net.schedule(VirtNs(MS), Change::Cut(onward)).unwrap();
+        if !looked {
+            cut(&mut net);
+        }
+        net.ingress(VirtNs(0), A, frame(&spec, A, B, 1, 64), VirtSpan(0));
+        if looked {
+            assert!(net.pop_due(VirtNs(MS / 2)).is_none());
+            cut(&mut net);
+        }
+        net.ingress(VirtNs(1), A, frame(&spec, A, B, 2, 64), VirtSpan(0));
+        // The first reaches the switch at the instant of the cut, the second after it.
+        assert_eq!(all(&mut net).iter().map(|d| id_of(&d.frame)).collect::<Vec<_>>(), [1], "looked: {looked}");
+    }
+}
+
+#[test]
+fn the_caller_is_called_in_time_after_a_delay_became_shorter() {
+    let spec = one_pipe(slow());
+    let mut net = Network::new(&spec).unwrap();
+    net.schedule(VirtNs(MS), set(Link { delay_ns: 2 * MS, ..slow() })).unwrap();
+    assert_eq!(net.next_due(), Some(VirtNs(MS)));
+    assert!(net.pop_due(VirtNs(MS)).is_none());
+    for id in 0..3 {
+        net.ingress(VirtNs(5 * MS), A, frame(&spec, A, B, id, 1000), VirtSpan(0));
+    }
+    let mut dues = Vec::new();
+    while let Some(now) = net.next_due() {
+        while let Some(d) = net.pop_due(now) {
+            assert_eq!(d.due, now, "the caller came too late");
+            dues.push(d.due.0 / MS);
+        }
+    }
+    assert_eq!(dues, [8, 9, 10]);
+    // Back at the old delay the bound is exact again: one call for the whole way.
+    net.schedule(VirtNs(20 * MS), set(slow())).unwrap();
+    assert!(net.pop_due(VirtNs(20 * MS)).is_none());
+    net.ingress(VirtNs(30 * MS), A, frame(&spec, A, B, 9, 1000), VirtSpan(0));
+    assert_eq!(net.next_due(), Some(VirtNs(41 * MS)));
+}
