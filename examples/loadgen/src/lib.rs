@@ -4,8 +4,9 @@
 //!   that a slow answer delays no later request's clock (no coordinated omission).
 //! * `diecast-cpuserver`: an HTTP server whose service is an amount of CPU time, not a number of loop turns.
 //! * `diecast-spin`: a fixed number of loop turns with the wall and CPU time that they took.
+//! * `diecast-netprobe`: datagrams at a constant rate, round trips and TCP in bulk, counted where they arrive.
 //!
-//! All three are ordinary programs: they know nothing of frames and read the clocks that every program reads.
+//! All are ordinary programs: they know nothing of frames and read the clocks that every program reads.
 //! They sleep in the kernel when there is nothing to do; none of them polls.
 //!
 //! | module | what it holds |
@@ -15,6 +16,7 @@
 //! | [`client`] | the event loop that sends and receives |
 //! | [`summary`] | what is printed at the end |
 //! | [`server`] | the CPU-time server |
+//! | [`probe`] | what the network probe sends and counts |
 //! | [`work`] | the loop that burns CPU |
 //! | [`clock`] | the two clocks that are read, in nanoseconds |
 //! | [`units`] | `90/s`, `5s`, `500us` on the command line |
@@ -22,6 +24,7 @@
 
 pub mod client;
 pub mod clock;
+pub mod probe;
 pub mod response;
 pub mod schedule;
 pub mod server;
