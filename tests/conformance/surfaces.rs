@@ -1,23 +1,18 @@
 //! Calls: results, durations, signals.
 
 use diecast_core_syscalls::ROWS;
-use diecast_tests::{FRAMES, World, c, conforms, conforms_but, run, value};
+use diecast_tests::{FRAMES, World, c, conforms, run, value};
 
 const STATIC: [World; 1] = [World::Frame("10")];
 
-/// In a metered node a tick that falls while a stopped wait goes on ends it with EINTR, as epoll_wait does natively.
-fn stopped_under_a_meter(world: World, line: &str) -> bool {
-    world == World::Frame("10") && line.contains(".stop")
-}
-
 #[test]
 fn every_wait_takes_its_virtual_time_and_meets_signals_as_natively() {
-    conforms_but(&[&c("waits", false)], &FRAMES, stopped_under_a_meter);
+    conforms(&[&c("waits", false)], &FRAMES);
 }
 
 #[test]
 fn every_wait_of_a_static_program() {
-    conforms_but(&[&c("waits", true)], &STATIC, stopped_under_a_meter);
+    conforms(&[&c("waits", true)], &STATIC);
 }
 
 #[test]

@@ -107,15 +107,6 @@ static void alarms(void) {
     took("alarm", 1000 * MS, m, c0);
 }
 
-// Short waits in milliseconds: a frame below TDF 1 has no whole real ones.
-static void short_polls(void) {
-    struct pollfd f = {-1, 0, 0};
-    unsigned long c0 = tsc();
-    long m = mono();
-    for (int i = 0; i < 400; i++) R3(SYS_poll, &f, 1, 1);
-    took("polls.short", 400 * MS, m, c0);
-}
-
 static void usec_carry(void) {
     struct timeval t = {0, 1050000};
     unsigned long c0 = tsc();
@@ -178,7 +169,7 @@ int main(int argc, char **argv) {
     }
     signal(SIGALRM, count);
     static void (*const parts[])(void) = {posix_monotonic, posix_realtime, posix_abs_monotonic, posix_abs_realtime,
-        posix_abs_boottime, posix_abs_tai, periodic, cpu_timer, itimer, alarms, short_polls, usec_carry, inherited, timerfd_periodic};
+        posix_abs_boottime, posix_abs_tai, periodic, cpu_timer, itimer, alarms, usec_carry, inherited, timerfd_periodic};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (fork() == 0) {
             parts[i]();

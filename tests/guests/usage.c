@@ -176,6 +176,21 @@ static void slack(void) {
     SAME("slack.default", (prctl(PR_SET_TIMERSLACK, 0), prctl(PR_GET_TIMERSLACK)));
 }
 
+// Short waits in milliseconds last as long as those in nanoseconds: a frame below TDF 1 has no whole real ones.
+static void short_polls(void) {
+    struct pollfd f = {-1, 0, 0};
+    long took[2] = {0, 0};
+    for (int i = 0; i < 400; i++) {
+        ts_t t = {0, MS};
+        long m = mono();
+        if (i & 1) R3(SYS_poll, &f, 1, 1);
+        else R5(SYS_ppoll, &f, 1, &t, NULL, 0);
+        took[i & 1] += mono() - m;
+    }
+    line("near polls.short %ld %ld", took[0], took[1]);
+    line("range polls.short 200000000 %ld 4000000000", took[1]);
+}
+
 // A sandbox that knows poll and epoll_wait, not ppoll and epoll_pwait2.
 static void sandbox(void) {
     struct sock_filter f[] = {
@@ -205,7 +220,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"self", self}, {"child", child}, {"process_timer", process_timer}, {"thread_timer", thread_timer},
-        {"itimers", itimers}, {"limits", limits}, {"slack", slack}, {"sandbox", sandbox}};
+        {"itimers", itimers}, {"limits", limits}, {"slack", slack}, {"short_polls", short_polls}, {"sandbox", sandbox}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
     return 0;
 }

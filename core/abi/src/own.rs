@@ -30,6 +30,8 @@ pub struct OwnPage {
     pub cpu_timers_armed: [AtomicU64; CPU_TIMER_WORDS],
     /// How many are.
     pub cpu_timers: AtomicU32,
+    /// Handlers of the program that were entered, in a metered node.
+    pub handled: AtomicU64,
     /// Virtual SIGTRAP (bit 0) and SIGSYS (bit 1) that wait because every thread they met blocks them.
     pub pending: AtomicU32,
     /// Their `siginfo_t`, SIGTRAP's first.

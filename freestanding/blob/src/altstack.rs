@@ -15,7 +15,7 @@ use diecast_core_syscalls::nr;
 
 use crate::entry::{self, Record, SigInfo, UContext, reg};
 use crate::sys::{self, EFAULT, EPERM, Ret};
-use crate::{process, signals, user};
+use crate::{node, process, signals, user};
 
 /// Frames with AVX-512 state are 3.5 KiB: two of them, and room for handlers.
 const SMALL_BELOW: u64 = 11 * 1024;
@@ -159,7 +159,8 @@ fn is_mapped(index: u64) -> bool {
 
 /// Should this disposition be entered through `dc_onstack`?
 pub fn enters_through_us(action: &[u64; 4]) -> bool {
-    action[0] > 1 && action[1] & SA_ONSTACK != 0 && process().inherited.alt_used.load(Relaxed) != 0
+    let moved = action[1] & SA_ONSTACK != 0 && process().inherited.alt_used.load(Relaxed) != 0;
+    action[0] > 1 && (moved || node().metered.load(Relaxed) != 0)
 }
 
 /// Where a handler of the program goes on.

@@ -7,7 +7,7 @@
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-use diecast_core_abi::{ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, PROC_PAGE_ADDR, ProcPage, TRAP_MAGIC};
+use diecast_core_abi::{ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, OwnPage, PROC_PAGE_ADDR, ProcPage, TRAP_MAGIC};
 use diecast_core_syscalls::nr::CLONE3;
 
 use crate::{altstack, signals};
@@ -72,6 +72,8 @@ const _: () = {
 /// Where the program's handlers are kept that are entered through `dc_onstack`.
 const HANDLERS_ADDR: u64 =
     PROC_PAGE_ADDR + (offset_of!(ProcPage, inherited) + offset_of!(InheritedPage, handlers)) as u64;
+/// How many handlers were entered.
+const HANDLED_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, handled)) as u64;
 
 global_asm!(
     r#"
@@ -143,9 +145,11 @@ dc_clone3:
     .globl dc_onstack
     .hidden dc_onstack
     .type dc_onstack, @function
-    # Kernel handler of a program's handler with SA_ONSTACK, where alternate stacks of ours are in use. Entered as a
-    # handler is: rdi, rsi, rdx, and rsp at the frame's first word, the restorer.
+    # Kernel handler of the program's handlers in a metered node, which counts them, and of those with SA_ONSTACK
+    # where alternate stacks of ours are in use. Entered as a handler is: rdi, rsi, rdx, and rsp at the frame's first word, the restorer.
 dc_onstack:
+    movabs rax, {handled}
+    lock inc qword ptr [rax]
     movabs rax, {alt}
     mov rcx, rsp
     sub rcx, rax
@@ -208,6 +212,7 @@ diecast_blob_init:
     alt = const ALT_ADDR,
     alt_len = const ALT_LEN * ALT_SLOTS as u64,
     handlers = const HANDLERS_ADDR,
+    handled = const HANDLED_ADDR,
 );
 
 macro_rules! address_of {

@@ -5,11 +5,13 @@
 //! the call is made again. The program's handler then runs before the restarted call and EINTR is lost: an alarm
 //! meant to end a read would not. About one interrupted call in ten meets this at a grain of 100 µs.
 
+use core::sync::atomic::Ordering::Relaxed;
+
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{UContext, reg};
-use crate::{sys, user};
+use crate::{node, process, sys, user};
 
 const SA_RESTART: u64 = 0x1000_0000;
 /// The bytes of `syscall`.
@@ -45,6 +47,17 @@ fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
         }
     }
     false
+}
+
+/// How many handlers of the program were entered so far.
+pub fn handled() -> u64 {
+    process().own.handled.load(Relaxed)
+}
+
+/// Did a call end with EINTR although no handler of the program ran since `seen`? A process that is stopped and
+/// continued while it waits meets this when a hit was due on the way: Linux would go on with the wait.
+pub fn was_a_hit(r: sys::Ret, seen: u64) -> bool {
+    r == sys::EINTR && node().metered.load(Relaxed) != 0 && handled() == seen
 }
 
 /// Did a call with a temporary mask end for a hit, the program's signal still waiting? The hit's frame restored the

@@ -176,8 +176,9 @@ pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
         Ok(m) if a[1] == 8 => {
             let copy = strip(m);
             loop {
+                let seen = interrupt::handled();
                 let r = sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0]);
-                if !interrupt::missed(r, copy) {
+                if !interrupt::missed(r, copy) && !interrupt::was_a_hit(r, seen) {
                     return r;
                 }
             }
@@ -366,6 +367,7 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
             if a[1] & RESETHAND != 0 {
                 store(v, [0, a[1], a[2], a[3]]);
             }
+            process().own.handled.fetch_add(1, Ordering::Relaxed);
             // SAFETY: the program registered this function as a handler for this signal.
             let f: extern "C" fn(i32, *mut SigInfo, *mut UContext) = unsafe { core::mem::transmute(handler) };
             f(signo, info, uc);

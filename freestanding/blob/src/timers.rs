@@ -197,15 +197,20 @@ fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
 }
 
 /// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns. An interval reads back as it was
-/// set: the smallest one that gives this real interval (at TDF 1/100 at most a hundred steps down).
+/// set: the smallest one that gives this real interval (at TDF 1/100 at most a hundred steps down). So does a CPU
+/// timer of which nothing has passed.
 fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
-    let out = |t: Timespec| clock::span_out(id, clock::ns_of(t));
-    let real = clock::ns_of(p.interval);
-    let mut interval = out(p.interval);
-    while interval > 0 && interval != u64::MAX && clock::span_in(id, interval - 1) >= real {
-        interval -= 1;
-    }
-    Pair { interval: clock::timespec(interval), value: clock::timespec(out(p.value)) }
+    let smallest = |t: Timespec| {
+        let real = clock::ns_of(t);
+        let mut v = clock::span_out(id, real);
+        while v > 0 && v != u64::MAX && clock::span_in(id, v - 1) >= real {
+            v -= 1;
+        }
+        clock::timespec(v)
+    };
+    let value =
+        if clock::is_cpu(id) { smallest(p.value) } else { clock::timespec(clock::span_out(id, clock::ns_of(p.value))) };
+    Pair { interval: smallest(p.interval), value }
 }
 
 #[inline(never)]

@@ -17,6 +17,21 @@ fn as_is(number: u32, a: [u64; 6]) -> Ret {
     unsafe { sys::call(number, a) }
 }
 
+/// A call that Linux makes again when its process was stopped and continued: RESTART where a hit prevented it.
+fn restartable(number: u32, a: [u64; 6]) -> Ret {
+    let seen = interrupt::handled();
+    let r = as_is(number, a);
+    if interrupt::was_a_hit(r, seen) { RESTART } else { r }
+}
+
+/// These end with EINTR when their process is stopped and continued.
+fn ends_when_stopped(number: u32) -> bool {
+    matches!(
+        number,
+        nr::SEMTIMEDOP | nr::RT_SIGTIMEDWAIT | nr::EPOLL_WAIT | nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 | nr::IO_GETEVENTS
+    )
+}
+
 /// A valid timespec of the program, or None when the kernel must refuse it.
 fn valid_timespec(addr: u64) -> Option<Timespec> {
     match user::get::<Timespec>(addr) {
@@ -49,7 +64,7 @@ pub fn nanosleep(a: [u64; 6]) -> Ret {
     let mut real = clock::wait_in(t);
     let end = end_of(real);
     let r = loop {
-        let r = sys::plain(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
+        let r = restartable(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
         if r != RESTART {
             break r;
         }
@@ -64,13 +79,18 @@ pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
     let id = a[0] as i32;
     if a[1] & 1 != 0 {
         let real = clock::wait_until(id, t);
-        return sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, 0, 0, 0]);
+        loop {
+            let r = restartable(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, 0, 0, 0]);
+            if r != RESTART {
+                return r;
+            }
+        }
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
     let mut real = if clock::is_cpu(id) { clock::rel_in(id, t) } else { clock::wait_in(t) };
     let end = end_of(real);
     let r = loop {
-        let r = sys::plain(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
+        let r = restartable(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
         if r != RESTART {
             break r;
         }
@@ -95,7 +115,13 @@ pub fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
     let mut real = clock::wait_in(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 });
     let time = &raw mut real as u64;
     let r = match number {
-        nr::POLL => as_is(nr::PPOLL, [a[0], a[1], time, 0, 8, 0]),
+        // The kernel leaves in `real` what is left.
+        nr::POLL => loop {
+            let r = restartable(nr::PPOLL, [a[0], a[1], time, 0, 8, 0]);
+            if r != RESTART {
+                break r;
+            }
+        },
         nr::EPOLL_PWAIT => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, a[4], a[5]]),
         _ => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, 0, 8]),
     };
@@ -113,7 +139,7 @@ fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         a[at] = piece;
         let end = clock::now_real().0.saturating_add(piece * 1_000_000);
         let r = loop {
-            let r = as_is(number, a);
+            let r = if number == nr::POLL { restartable(number, a) } else { as_is(number, a) };
             if r != RESTART {
                 break r;
             }
@@ -189,7 +215,12 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
     let mut real = clock::wait_in(t);
     a[at] = &raw mut real as u64;
-    let r = as_is(number, a);
+    let r = loop {
+        let r = restartable(number, a);
+        if r != RESTART {
+            break r;
+        }
+    };
     if t.sec != 0 || t.nsec != 0 {
         // A write that fails is ignored, as in the kernel.
         let _ = user::put(addr, remaining(t, real));
@@ -234,7 +265,16 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
     let carried = Timespec { sec: t.sec.saturating_add(t.nsec / 1_000_000_000), nsec: t.nsec % 1_000_000_000 };
     let real = clock::wait_in(carried);
     a[4] = &raw const real as u64;
-    as_is(number, a)
+    if number == nr::IO_GETEVENTS {
+        return as_is(number, a);
+    }
+    // Linux begins this one anew, with its whole timeout.
+    loop {
+        let r = restartable(number, a);
+        if r != RESTART {
+            return r;
+        }
+    }
 }
 
 /// A timeval in and out; too many microseconds are legal.
@@ -251,7 +291,12 @@ pub fn select(mut a: [u64; 6]) -> Ret {
     let given = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
     let mut copy = given;
     a[4] = &raw mut copy as u64;
-    let r = as_is(nr::SELECT, a);
+    let r = loop {
+        let r = restartable(nr::SELECT, a);
+        if r != RESTART {
+            break r;
+        }
+    };
     // The kernel leaves it alone under the STICKY_TIMEOUTS personality; in any other case time has passed.
     let written = copy.sec != given.sec || copy.usec != given.usec;
     if written {
@@ -275,7 +320,7 @@ pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         *p = &raw mut real as u64;
     }
     loop {
-        let r = as_is(number, a);
+        let r = if ends_when_stopped(number) { as_is(number, a) } else { restartable(number, a) };
         if r != RESTART {
             return r;
         }
@@ -296,7 +341,7 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
         *p = &raw const real as u64;
     }
     loop {
-        let r = as_is(number, a);
+        let r = restartable(number, a);
         if r != RESTART {
             return r;
         }
