@@ -50,7 +50,8 @@ impl RouteSocket {
         }
     }
 
-    /// Sets MAC, MTU and transmit queue length.
+    /// Sets MAC, MTU and transmit queue length, and has TCP send packets of one segment: a program at egress would see
+    /// larger ones before they are cut.
     pub(crate) fn set_link(&mut self, index: u32, mac: [u8; 6], mtu: u32, queue_packets: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -58,6 +59,7 @@ impl RouteSocket {
             LinkAttribute::Address(mac.to_vec()),
             LinkAttribute::Mtu(mtu),
             LinkAttribute::TxQueueLen(queue_packets),
+            LinkAttribute::GsoMaxSegs(1),
         ];
         self.request(RouteNetlinkMessage::SetLink(link), 0)
     }
