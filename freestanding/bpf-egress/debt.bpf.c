@@ -22,6 +22,7 @@
 #include <bpf/bpf_tracing.h>
 
 #define NODES_MAX 65536
+#define NS_PER_S 1000000000ull
 #define MAGIC 0xd1ecde87u
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
@@ -73,6 +74,9 @@ struct {
 	__type(key, __u64);
 	__type(value, __u32);
 } nodes SEC(".maps");
+
+// Ticks per second. While a thread runs, every tick brings its CPU time up to date.
+const volatile __u64 hz = 100;
 
 // What is known of a thread and its present burst.
 struct burst {
@@ -205,9 +209,9 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 		return;
 	cpu = task->se.sum_exec_runtime;
 	since = now - b->offset_ns - task->se.exec_start;
-	// The clocks' distance is known to within the time of one context switch.
+	// The clocks' distance is known to within the time of one context switch, and grows by what the host steals.
 	if ((__s64)since > 0)
-		cpu += since;
+		cpu += since < NS_PER_S / hz ? since : NS_PER_S / hz;
 	pid = task->thread_pid;
 	t->tid = innermost(pid);
 	t->now_ns = now;

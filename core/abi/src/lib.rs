@@ -154,8 +154,8 @@ pub struct Counters {
     /// threads' accounts disagree.
     pub charges_begun: AtomicU64,
     pub charges_done: AtomicU64,
-    /// Histogram of ledger lateness, virtual ns: how long after its work's virtual end a running thread was still
-    /// behind, at a hit, or a packet that it sent left.
+    /// Histogram of ledger lateness, virtual ns: how long after the virtual end of its sender's work each packet left,
+    /// and of the hits that found their thread behind, by how much it was.
     pub late_v: [AtomicU64; LATE_BUCKETS],
     /// Histogram of the lateness of the meter's own sleeps, real ns.
     pub sleep_late: [AtomicU64; LATE_BUCKETS],

@@ -99,8 +99,11 @@ pub struct ConservationTotal {
     pub errors: Vec<f64>,
     /// Sums over the windows.
     pub charged_ns: u64,
-    /// Charged by the supervisor because no meter caught it.
+    /// Charged by the supervisor because no meter caught it, in the windows that closed while measuring.
     pub escaped_ns: u64,
+    /// What the kernel counted in those windows.
+    #[serde(default)]
+    pub measured_used_ns: u64,
     /// What the kernel counted.
     pub used_ns: u64,
     /// The meter's own cost.
@@ -119,15 +122,19 @@ impl ConservationTotal {
         Conservation { charged_ns, used_ns, meter_cost_ns, ..Conservation::default() }.error()
     }
 
-    /// Share of the used CPU time that no meter caught.
+    /// Share of the CPU time used while measuring that no meter caught.
     pub fn escaped_fraction(&self) -> f64 {
-        if self.used_ns == 0 { 0.0 } else { self.escaped_ns as f64 / self.used_ns as f64 }
+        if self.measured_used_ns == 0 { 0.0 } else { self.escaped_ns as f64 / self.measured_used_ns as f64 }
     }
 
-    fn add(&mut self, window: &Conservation) {
+    /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
+    fn add(&mut self, window: &Conservation, measuring: bool) {
         self.errors.push(window.error());
         self.charged_ns += window.charged_ns;
-        self.escaped_ns += window.escaped_ns;
+        if measuring {
+            self.escaped_ns += window.escaped_ns;
+            self.measured_used_ns += window.used_ns;
+        }
         self.used_ns += window.used_ns;
         self.meter_cost_ns += window.meter_cost_ns;
     }
@@ -233,7 +240,8 @@ impl Fidelity {
         for record in records {
             match record {
                 Record::Conservation(window) => {
-                    conservation.entry(&window.node).or_default().add(window);
+                    let total = conservation.entry(&window.node).or_default();
+                    total.add(window, v_window.0 < window.v_ns && window.v_ns <= v_window.1);
                 }
                 Record::Sample(sample) => {
                     last_sample.insert(&sample.node, sample);

@@ -18,8 +18,9 @@ use crate::{clock, cputimers, interrupt, node, process, signals, sys};
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
 
-/// A packet's charge reads the thread's CPU time by another way than a hit; by less than this they may disagree.
-const CLOCKS_DIFFER_NS: u64 = 200_000;
+/// A packet's charge reads the thread's CPU time by another way than a hit, and takes time that the host stole for its
+/// own; never by as much as this.
+const OVERCHARGE_MAX_NS: u64 = 100_000_000;
 
 /// SIGTRAP. A meter's hit, or a breakpoint and the like: to the program.
 #[unsafe(no_mangle)]
@@ -136,11 +137,16 @@ fn hit() {
     hold(slot);
     let mut last_cpu = slot.last_cpu_ns.load(Relaxed);
     let mut fresh = fresh;
-    if last_cpu > cpu.saturating_add(CLOCKS_DIFFER_NS) {
+    if last_cpu > cpu.saturating_add(OVERCHARGE_MAX_NS) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
+    } else if last_cpu > cpu {
+        let over = last_cpu - cpu;
+        k.charged_ns.fetch_sub(over, Relaxed);
+        slot.charged_ns.fetch_sub(over, Relaxed);
+        last_cpu = cpu;
     }
-    let used = cpu.saturating_sub(last_cpu);
+    let used = cpu - last_cpu;
     let hidden = n.hit_cost_ns.load(Relaxed).min(used);
     let work = used - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
@@ -188,10 +194,12 @@ fn hit() {
         k.forgiven.fetch_add(1, Relaxed);
         k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);
     }
-    count(&k.late_v, now_v.0.saturating_sub(c.finish.0));
+    if now_v > c.finish {
+        count(&k.late_v, now_v.0 - c.finish.0);
+    }
 
     // From here on the watch may look: what is charged must not show as uncharged any more.
-    slot.last_cpu_ns.store(cpu.max(last_cpu), Relaxed);
+    slot.last_cpu_ns.store(cpu, Relaxed);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
     // Packets that were sent before this instant find their work charged.
     slot.release();

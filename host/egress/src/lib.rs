@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use diecast_host_net::{HostNetError, netns_cookie};
+use diecast_host_net::{HostNetError, kernel_hz, netns_cookie};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EGRESS, TcHookBuilder};
 
 /// Programs at wake-ups and context switches.
@@ -64,7 +64,11 @@ impl Egress {
         let failed = |action| move |error| EgressError::Bpf { action, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
-        let object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
+        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
+        let mut constants = object.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
+        let constants = constants.as_mut().and_then(|m| m.initial_value_mut()).ok_or_else(|| missing("configure"))?;
+        // The only constant.
+        constants.copy_from_slice(&u64::from(kernel_hz()).to_ne_bytes());
         let object = object.load().map_err(failed("load"))?;
         let mut traced = Vec::new();
         for name in TRACED {

@@ -50,14 +50,13 @@ impl LedgerCounts {
 /// and wake-ups from the meter's sleeps (measured in real time, so divided by the TDF).
 fn ledger_lateness(plan: &Plan, node: &str, before: &LedgerCounts, after: &LedgerCounts) -> Lateness {
     let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
-    for i in 1..LATE_BUCKETS {
+    for i in 0..LATE_BUCKETS {
         // The bucket's upper edge: never less than what was measured.
         let upper = (2u64 << i) - 1;
         *buckets.entry(upper).or_default() += after.late_v[i] - before.late_v[i];
         let virt = plan.tdf.to_virt(RealSpan(upper)).ns();
         *buckets.entry(virt).or_default() += after.sleep_late[i] - before.sleep_late[i];
     }
-    *buckets.entry(0).or_default() += after.sleep_late[0] - before.sleep_late[0];
     let events: u64 = buckets.values().sum();
     let percentile = |ppm: u64| {
         let mut left = (events * ppm).div_ceil(1_000_000).max(1);

@@ -126,7 +126,7 @@ impl Monitor {
             now.charged += escaped;
         }
         let window = Window {
-            charged_ns: now.charged - last.charged,
+            charged_ns: now.charged.saturating_sub(last.charged),
             escaped_ns: escaped,
             used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0)
                 as u64,
