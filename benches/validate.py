@@ -2,7 +2,7 @@
 """Accuracy of a whole run: baseline against diecast at 30 % and 70 % of the service's capacity, naive beside it, one
 row against native, and a fixed-CPU loop. Prints a table and writes JSON; see PROMISES.md for the bars.
 
-Usage: benches/validate.py [--small] [--out DIR]     (make bench-validate; about 28 minutes, --small about 8)
+Usage: benches/validate.py [--small] [--measure S] [--out DIR]     (make bench-validate; about 28 minutes, --small about 8)
 """
 import argparse, json, os, re, statistics, subprocess, sys, time
 
@@ -63,10 +63,10 @@ def offered_met(summary, per_node, nodes=2):
 
 def capacity(out, small):
     """The highest baseline rate (per load node) with at least 99 % of the requests answered in time."""
-    best, rate, step, tried = 0, 110, 1.25, []
+    best, rate, step, tried = 0, 200, 1.3, []
     warm_up, measure = (1, 4) if small else (2, 8)
     high = None
-    for i in range(4 if small else 8):
+    for i in range(4 if small else 12):
         rate = int(round(rate))
         s = run(TIER, f"{out}/capacity-{i:02d}-{rate}", "baseline", rate, warm_up, measure)
         share = 0 if s is None else min(completed_share(s), offered_met(s, rate))
@@ -143,6 +143,7 @@ def loops(small):
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="a few minutes, to see that it works; its figures mean little")
+    a.add_argument("--measure", type=int, default=30, metavar="S", help="virtual seconds measured per load [30]")
     a.add_argument("--out", default=f"out/bench-validate-{int(time.time())}")
     o = a.parse_args()
     os.makedirs(o.out, exist_ok=True)
@@ -160,7 +161,7 @@ def main():
     best, result["capacity"] = capacity(o.out, o.small)
     result["capacity_per_node"] = best
     result["loads"] = {}
-    for load, measure in ((0.7, 4), (0.3, 4)) if o.small else ((0.7, 30), (0.3, 30)):
+    for load, measure in ((0.7, 4), (0.3, 4)) if o.small else ((0.7, o.measure), (0.3, o.measure)):
         rate = int(best * load)
         dirs = []
         order = [("baseline", ()), ("diecast", ("--tdf", "10", "--scale", "10")), ("naive", ("--scale", "10")), ("baseline", ())]

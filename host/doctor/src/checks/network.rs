@@ -6,7 +6,8 @@ use std::path::Path;
 
 use diecast_core_net::{Mac, NodeSpec, Subnet, VertexIx};
 use diecast_core_vtime::Tdf;
-use diecast_host_net::{SysctlOutcome, SysctlRow, create_netns, prepare_node};
+use diecast_host_egress::{Egress, EgressError};
+use diecast_host_net::{SysctlOutcome, SysctlRow, create_netns, prepare_node, prepare_node_with};
 use diecast_host_tcp::InitialRto;
 
 use super::{refused, root_or};
@@ -33,7 +34,7 @@ pub(super) fn all() -> Vec<Check> {
     };
     let mut checks = vec![namespaces.ok("one was made, and removed")];
     checks.extend(node(&netns));
-    checks.extend([initial_rto(&netns), types()]);
+    checks.extend([initial_rto(&netns), debt_at_egress(), types()]);
     checks
 }
 
@@ -154,6 +155,32 @@ fn initial_rto(netns: &OwnedFd) -> Check {
     }
 }
 
+/// Loads and attaches the programs, on a NIC of a namespace of their own, and drops all of it.
+fn attach_egress() -> Result<(), (String, &'static str)> {
+    let failed = |e: EgressError| (refused(&e), e.hint());
+    let egress = Egress::load().map_err(failed)?;
+    let refused_by_host = |e: diecast_host_net::HostNetError| (refused(&e), "the programs load but no NIC takes them");
+    let netns = create_netns().map_err(refused_by_host)?;
+    egress.add_node(netns.as_fd()).map_err(failed)?;
+    let (node, subnet) = trial_node();
+    prepare_node_with(netns.as_fd(), &node, &subnet, MTU, Tdf::ONE, &|nic| egress.attach_here(nic))
+        .map(drop)
+        .map_err(refused_by_host)
+}
+
+fn debt_at_egress() -> Check {
+    let s = subject("debt at egress", Need::Accuracy);
+    match attach_egress() {
+        Ok(()) => s.ok("BPF programs attached to wake-ups, context switches and a NIC, and detached"),
+        Err((why, hint)) => s.missing(
+            why,
+            "packets leave before the original machine would have finished their sender's work: latencies below the \
+             grain are not emulated, and labs fall back to a grain of 100 us, which costs five times as many hits",
+            root_or(hint),
+        ),
+    }
+}
+
 fn types() -> Check {
     let s = subject("BTF", Need::Information);
     const FILE: &str = "/sys/kernel/btf/vmlinux";
@@ -162,7 +189,7 @@ fn types() -> Check {
     }
     s.missing(
         format!("no {FILE}"),
-        "dilated congestion controls and the meter's BPF helpers, which come later, will not load",
+        "debt at egress and dilated congestion controls need it: their BPF programs will not load",
         "use a kernel with CONFIG_DEBUG_INFO_BTF",
     )
 }
