@@ -83,7 +83,6 @@ fn get_timeout(a: [u64; 6]) -> Ret {
 /// A positive int of any unit, at an offset of 0 or 4. Zero and negative ones have other meanings and pass, as do
 /// those above `max`, which the kernel refuses.
 #[inline(never)]
-#[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 fn set_number(mut a: [u64; 6], at: u64, max: u64) -> Ret {
     let Ok(v) = user::get::<u32>(a[3].wrapping_add(at)) else { return as_is(nr::SETSOCKOPT, a) };
     if (a[4] as u32 as u64) < at + 4 || (v as i32) <= 0 || v as u64 > max {

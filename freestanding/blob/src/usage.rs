@@ -52,7 +52,7 @@ fn split(real: Split, cost_ns: u64) -> Split {
     while whole >> 32 != 0 {
         (part, whole) = (part >> 1, whole >> 1);
     }
-    let share = if whole == 0 { 0 } else { (part << 31) / whole };
+    let share = (part << 31).checked_div(whole).unwrap_or(0);
     let user = (v >> 31) * share + (((v & 0x7fff_ffff) * share) >> 31);
     Split { user, system: v - user.min(v) }
 }

@@ -308,6 +308,7 @@ pub fn select(mut a: [u64; 6]) -> Ret {
 
 /// A relative timespec that is only read.
 #[inline(never)]
+#[expect(unused_assignments, reason = "the kernel reads what is left through its address")]
 pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     let addr = match a.get(at) {
         Some(p) if *p != 0 => *p,
