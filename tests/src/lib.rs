@@ -5,6 +5,7 @@
 //! which the guest reads, and the arrival of each line here.
 
 pub mod cost;
+pub mod net;
 mod guests;
 mod host;
 mod judge;

@@ -3,6 +3,7 @@
 
 mod bench;
 mod input;
+mod network;
 mod verdict;
 
 use std::path::Path;
