@@ -1,9 +1,6 @@
 //! Two threads beside a run: the probe (is the host what it was? what does a hit cost?) and the watch
 //! (conservation windows and samples of every node).
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -12,7 +9,7 @@ use std::time::Duration;
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling};
 use diecast_core_vtime::{RealNs, VirtSpan};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame, probe};
-use diecast_host_sys::{process, time};
+use diecast_host_sys::time;
 
 use crate::recorder::Recorder;
 
@@ -61,53 +58,14 @@ pub fn keep_awake() -> std::io::Result<Vec<Beside>> {
             if time::pin_to(&[cpu]).is_err() || time::only_when_idle().is_err() {
                 return;
             }
-            let mut path = KernelPath::open().ok();
             while !stop.load(Ordering::Relaxed) {
-                if path.as_mut().is_some_and(|p| p.walk().is_err()) {
-                    path = None;
-                }
-                for _ in 0..WALK_EVERY_SPINS {
-                    std::hint::spin_loop();
+                for _ in 0..1000 {
+                    std::hint::black_box(());
                 }
             }
         })
     };
     time::allowed_cpus().into_iter().map(spin).collect()
-}
-
-/// Turns of the idle loop between two walks through the kernel; 50 to 150 us.
-const WALK_EVERY_SPINS: u32 = 2000;
-
-/// What every server does in the kernel, done over a loopback connection of our own, so that the kernel's code and data
-/// for it are still cached when a node wakes up.
-///
-/// Measured here: a TCP send, poll and receive after 100 ms of sleep costs 48 us of CPU beside a core that only spins, 12
-/// us beside one that does this, 4 us when it is done all the time. A dilated node sleeps TDF times as long as the
-/// original between two requests.
-struct KernelPath {
-    near: TcpStream,
-    far: TcpStream,
-}
-
-impl KernelPath {
-    fn open() -> std::io::Result<KernelPath> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        let near = TcpStream::connect(listener.local_addr()?)?;
-        let (far, from) = listener.accept()?;
-        if from != near.local_addr()? {
-            return Err(std::io::Error::other("somebody else connected first"));
-        }
-        near.set_nodelay(true)?;
-        far.set_read_timeout(Some(Duration::from_secs(1)))?;
-        Ok(KernelPath { near, far })
-    }
-
-    fn walk(&mut self) -> std::io::Result<()> {
-        let mut message = [0u8; 200];
-        self.near.write_all(&message)?;
-        process::poll(&[self.far.as_raw_fd()], 1000)?;
-        self.far.read_exact(&mut message)
-    }
 }
 
 /// Looks at each core in turn, keeps the estimate of a hit's hidden cost fresh in every node, and reports each

@@ -57,8 +57,10 @@ impl Probe {
         timed(TURNS / 10);
         let plain = timed(TURNS);
         let Some(meter) = &self.meter else { return Ok(Look { cpu, work_ns: plain, hit_cost_ns: None }) };
-        let before = process::trap_hits();
+        // Hits of a busy thread are warm too: the first ones after a pause cost twice as much.
         meter.enable()?;
+        timed(TURNS / 2);
+        let before = process::trap_hits();
         let hit = timed(TURNS);
         meter.disable()?;
         let hits = process::trap_hits() - before;
