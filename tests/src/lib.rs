@@ -5,10 +5,10 @@
 //! which the guest reads, and the arrival of each line here.
 
 pub mod cost;
-pub mod net;
 mod guests;
 mod host;
 mod judge;
+pub mod net;
 mod runs;
 
 pub use guests::{c, go, java, rust, tiny, tool};
