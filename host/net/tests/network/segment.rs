@@ -86,9 +86,17 @@ fn tcp_frames_are_at_most_mtu_sized_and_use_reno() {
         assert_eq!(name, "reno");
         std::io::Write::write_all(&mut stream, &vec![1; BYTES]).unwrap();
     });
-    let counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
+    // The end of the connection is still on its way: both sides are read until they agree, for at most two seconds.
+    let mut counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
+    for _ in 0..200 {
+        if lab.emulator.stats().unwrap().nodes[0].packets_sent == counters.sent_packets {
+            break;
+        }
+        thread::sleep(Duration::from_millis(10));
+        counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
+    }
     assert_eq!(counters.sent_dropped, 0, "the TAP's queue overflowed");
-    let stats = lab.emulator.stop().unwrap();
+    let stats = lab.emulator.stats().unwrap();
     let n = stats.nodes[0];
     assert_eq!((n.dropped_oversize, n.dropped_malformed, n.dropped_spoofed), (0, 0, 0));
     assert!(n.packets_sent as usize >= BYTES / 1448, "{n:?}");
