@@ -3,7 +3,7 @@
 //! A change is an event like a packet's: it takes place between the packets before and those after it, however late the
 //! host is. What was on its way:
 //!
-//! * New parameters ([`Change::Set`]): the packet that is being sent goes on as it began, those on the wire arrive when
+//! * New parameters ([`Change::Set`], [`Change::Adjust`]): the packet that is being sent goes on as it began, those on the wire arrive when
 //!   they would have, those that wait keep their order and are sent with the new parameters. Nothing is dropped, even
 //!   where the new queue limit is below what waits: it refuses newcomers only.
 //! * A cut pipe ([`Change::Cut`]) drops what waits, what is being sent and what reaches it until it is healed, each
@@ -14,7 +14,7 @@
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use serde::{Deserialize, Serialize};
 
-use crate::link::Link;
+use crate::link::{Link, LinkPart};
 use crate::network::{Network, What};
 use crate::route::Routes;
 use crate::spec::{NetError, NodeIx, PipeIx};
@@ -28,6 +28,15 @@ pub enum Change {
         /// The pipe.
         pipe: PipeIx,
         /// All of its new parameters.
+        link: Box<Link>,
+    },
+    /// A pipe gets some other parameters and keeps the rest as it is at that instant.
+    Adjust {
+        /// The pipe.
+        pipe: PipeIx,
+        /// What changes.
+        parts: Vec<LinkPart>,
+        /// Their new values; the rest of it counts for nothing.
         link: Box<Link>,
     },
     /// A pipe breaks.
@@ -85,13 +94,14 @@ impl Network {
         self.pipes.get(pipe.at()).is_some_and(|p| p.is_up())
     }
 
-    fn check_change(&self, change: &Change) -> Result<(), NetError> {
+    /// Whether the network takes a change.
+    pub fn check_change(&self, change: &Change) -> Result<(), NetError> {
         let pipe = |p: PipeIx| match self.spec.pipes.get(p.at()) {
             Some(found) => Ok(found),
             None => Err(NetError::NoSuch { what: "pipe", index: p.0, count: self.pipes.len() }),
         };
         match change {
-            Change::Set { pipe: ix, link } => {
+            Change::Set { pipe: ix, link } | Change::Adjust { pipe: ix, link, .. } => {
                 let found = pipe(*ix)?;
                 link.check().map_err(|problem| self.spec.bad_link(found, problem))
             }
@@ -120,15 +130,21 @@ impl Network {
         self.push_from_outside(at, VirtSpan(0), What::Change(ix));
     }
 
+    fn set_link(&mut self, at: VirtNs, pipe: PipeIx, link: &Link) {
+        self.spec.pipes[pipe.at()].link = *link;
+        self.on_pipe(pipe, |p, packets, out| p.set(at, link, packets, out));
+        self.routes.relax(pipe, self.pipes[pipe.at()].link());
+        self.bind_anew();
+    }
+
     /// Carries out a change whose instant has come.
     pub(crate) fn carry_out(&mut self, at: VirtNs, ix: u32) {
         let Some(change) = self.changes.remove(&ix) else { return };
         match change {
-            Change::Set { pipe, link } => {
-                self.spec.pipes[pipe.at()].link = *link;
-                self.on_pipe(pipe, |p, packets, out| p.set(at, &link, packets, out));
-                self.routes.relax(pipe, self.pipes[pipe.at()].link());
-                self.bind_anew();
+            Change::Set { pipe, link } => self.set_link(at, pipe, &link),
+            Change::Adjust { pipe, parts, link } => {
+                let link = self.pipes[pipe.at()].link().with(&parts, &link);
+                self.set_link(at, pipe, &link);
             }
             Change::Cut(pipe) => self.on_pipe(pipe, |p, packets, out| p.cut(at, packets, out)),
             Change::Heal(pipe) => self.pipes[pipe.at()].heal(),

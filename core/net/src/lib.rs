@@ -35,9 +35,10 @@ pub use build::NetBuilder;
 pub use change::Change;
 pub use link::{
     Codel, Discipline, Distribution, FQ_FLOWS_MAX, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Framing, GilbertElliott, Jitter,
-    Link, LinkError, QUEUE_PACKETS_DEFAULT, Red,
+    Link, LinkError, LinkPart, QUEUE_PACKETS_DEFAULT, Red,
 };
 pub use network::{Delivery, Network, NodeCounters};
+pub use packets::Seen;
 pub use pipe::PipeCounters;
 pub use record::{RecordError, Recorded, Replay, replay};
 pub use spec::{

@@ -69,6 +69,30 @@ impl Default for Link {
     }
 }
 
+/// A group of parameters that changes as one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LinkPart {
+    /// `bandwidth_bps`.
+    Bandwidth,
+    /// `framing`.
+    Framing,
+    /// `delay_ns`.
+    Delay,
+    /// `jitter`.
+    Jitter,
+    /// `loss`, `loss_every`, `loss_burst`.
+    Loss,
+    /// `duplicate`.
+    Duplicate,
+    /// `corrupt`.
+    Corrupt,
+    /// `queue_packets`, `queue_bytes`, `queue_delay_ns`.
+    Queue,
+    /// `discipline`; a queue limit that is the old discipline's default becomes the new one's.
+    Discipline,
+}
+
 /// Which bytes of a packet a bandwidth counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -306,9 +330,55 @@ impl Link {
         }
     }
 
+    /// This link with some parts of another. No rule of [`Link::check`] spans two parts, so from two good links comes a
+    /// good one.
+    pub fn with(&self, parts: &[LinkPart], of: &Link) -> Link {
+        let mut link = *self;
+        for part in parts {
+            match part {
+                LinkPart::Bandwidth => link.bandwidth_bps = of.bandwidth_bps,
+                LinkPart::Framing => link.framing = of.framing,
+                LinkPart::Delay => link.delay_ns = of.delay_ns,
+                LinkPart::Jitter => link.jitter = of.jitter,
+                LinkPart::Loss => {
+                    (link.loss, link.loss_every, link.loss_burst) = (of.loss, of.loss_every, of.loss_burst);
+                }
+                LinkPart::Duplicate => link.duplicate = of.duplicate,
+                LinkPart::Corrupt => link.corrupt = of.corrupt,
+                LinkPart::Queue => link.set_queue(of.queue_packets, of.queue_bytes, of.queue_delay_ns),
+                LinkPart::Discipline => {
+                    if !parts.contains(&LinkPart::Queue) && self.has_default_queue() {
+                        link.set_queue(of.discipline.default_queue_packets(), None, None);
+                    }
+                    link.discipline = of.discipline;
+                }
+            }
+        }
+        link
+    }
+
+    fn set_queue(&mut self, packets: u32, bytes: Option<u64>, delay_ns: Option<u64>) {
+        (self.queue_packets, self.queue_bytes, self.queue_delay_ns) = (packets, bytes, delay_ns);
+    }
+
+    fn has_default_queue(&self) -> bool {
+        let only_packets = self.queue_bytes.is_none() && self.queue_delay_ns.is_none();
+        only_packets && self.queue_packets == self.discipline.default_queue_packets()
+    }
+
     /// The shortest propagation delay that a packet can have.
     pub(crate) fn least_delay_ns(&self) -> u64 {
         self.jitter.map_or(self.delay_ns, |j| j.least(self.delay_ns))
+    }
+}
+
+impl Discipline {
+    /// Packets that may wait when nobody says how many.
+    fn default_queue_packets(&self) -> u32 {
+        match self {
+            Discipline::FqCodel(_) => FQ_QUEUE_PACKETS_DEFAULT,
+            _ => QUEUE_PACKETS_DEFAULT,
+        }
     }
 }
 

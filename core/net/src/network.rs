@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::change::Change;
 use crate::neighbour::{self, Kind};
-use crate::packets::{Dest, Packet, PacketIx, Packets};
+use crate::packets::{Dest, Packet, PacketIx, Packets, Seen};
 use crate::pipe::{Departure, Pipe, PipeCounters};
 use crate::record::Recorded;
 use crate::rng::SplitMix64;
@@ -497,6 +497,19 @@ impl Network {
         let bounds = events.iter().map(|e| Reverse((e.due.plus(self.least(e.what)), e.due)));
         self.earliest = bounds.collect();
         self.events = events;
+    }
+
+    /// From now on keeps a copy of every packet that the pipe sends, or stops to. Take them with
+    /// [`Network::take_seen`].
+    pub fn watch(&mut self, pipe: PipeIx, on: bool) {
+        if let Some(p) = self.pipes.get_mut(pipe.at()) {
+            p.watched = on.then_some(pipe);
+        }
+    }
+
+    /// What watched pipes have sent since the last call. Those of one pipe are in order; those of several may not be.
+    pub fn take_seen(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.packets.seen)
     }
 
     /// An empty buffer, a used one when there is one.

@@ -3,8 +3,10 @@
 //! A waiting packet takes about 120 bytes beside its frame: its slot, its place in a queue, room to grow. A frame that
 //! fills less than half of its buffer is copied to one of its size, so memory per packet stays close to the packet.
 
+use diecast_core_vtime::VirtNs;
+
 use crate::neighbour;
-use crate::spec::{NodeIx, VertexIx};
+use crate::spec::{NodeIx, PipeIx, VertexIx};
 
 /// Buffers kept for reuse; more are freed.
 const SPARE_BUFFERS_MAX: usize = 4096;
@@ -34,6 +36,17 @@ pub(crate) struct Packet {
     pub broken: bool,
 }
 
+/// A packet that a watched pipe has begun to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The pipe.
+    pub pipe: PipeIx,
+    /// When its transmission began.
+    pub at: VirtNs,
+    /// Its bytes.
+    pub frame: Vec<u8>,
+}
+
 /// All packets on their way.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
@@ -42,6 +55,8 @@ pub(crate) struct Packets {
     spare: Vec<Vec<u8>>,
     /// Capacity of a buffer that takes every frame.
     buffer_bytes: usize,
+    /// What watched pipes have sent since the last look.
+    pub(crate) seen: Vec<Seen>,
 }
 
 impl Packets {

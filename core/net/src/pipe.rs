@@ -9,9 +9,10 @@ use serde::Serialize;
 
 use crate::link::{Distribution, GilbertElliott, Link, NORMAL_CUT};
 use crate::mark;
-use crate::packets::{PacketIx, Packets};
+use crate::packets::{PacketIx, Packets, Seen};
 use crate::queue::{Arrival, Judge, Queue, Waiting};
 use crate::rng::{Chance, SplitMix64, mix};
+use crate::spec::PipeIx;
 
 /// What a pipe has seen. A sample of these at two instants gives rates; `busy_ns` over the time between them is the
 /// utilisation.
@@ -89,6 +90,8 @@ pub(crate) struct Pipe {
     last_arrival: VirtNs,
     /// For when the next look at the queue is on the agenda.
     pub(crate) wake: Option<VirtNs>,
+    /// Its own place, while somebody wants to see what it sends.
+    pub(crate) watched: Option<PipeIx>,
     counters: PipeCounters,
 }
 
@@ -210,6 +213,7 @@ impl Pipe {
             sending: Sending::default(),
             last_arrival: VirtNs(0),
             wake: None,
+            watched: None,
             counters: PipeCounters::default(),
         }
     }
@@ -351,6 +355,10 @@ impl Pipe {
         self.counters.packets_sent += 1;
         self.counters.bytes_sent += u64::from(w.bytes);
         self.counters.busy_ns += end.since(start).0;
+        if let Some(pipe) = self.watched {
+            let frame = packets.get(w.packet).frame.clone();
+            packets.seen.push(Seen { pipe, at: start, frame });
+        }
         self.sending = Sending { end, packets: [None; 2], last_arrival: self.last_arrival };
         if self.wire.loses(&self.link) {
             self.counters.dropped_loss += 1;

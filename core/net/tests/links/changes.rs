@@ -1,6 +1,9 @@
 //! Set, cut, heal, flap, partition, reroute: what they drop, and that they drop nothing else.
 
-use diecast_core_net::{Change, Codel, Discipline, FqCodel, Link, NetBuilder, NetError, Network, NodeIx, PipeIx, Red};
+use diecast_core_net::{
+    Change, Codel, Discipline, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Link, LinkPart, NetBuilder, NetError, Network,
+    NodeIx, PipeIx, Red,
+};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
 use crate::common::{A, B, PIPE, Rng, all, balanced, frame, id_of, one_pipe};
@@ -282,4 +285,46 @@ fn the_caller_is_called_in_time_after_a_delay_became_shorter() {
     assert!(net.pop_due(VirtNs(20 * MS)).is_none());
     net.ingress(VirtNs(30 * MS), A, frame(&spec, A, B, 9, 1000), VirtSpan(0));
     assert_eq!(net.next_due(), Some(VirtNs(41 * MS)));
+}
+
+#[test]
+fn an_adjustment_keeps_what_it_does_not_name() {
+    // Two in the future that would undo each other if they replaced everything.
+    let adjust =
+        |parts: &[LinkPart], link: Link| Change::Adjust { pipe: PIPE, parts: parts.to_vec(), link: Box::new(link) };
+    let faster = adjust(&[LinkPart::Bandwidth], Link { bandwidth_bps: Some(32_000_000), ..Link::default() });
+    let longer = adjust(&[LinkPart::Delay], Link { delay_ns: 20 * MS, ..Link::default() });
+    let (out, net) = ten(&[(2_500_000, faster), (3_400_000, longer)]);
+    // The third packet ends at 3 ms; two of 0.25 ms begin before the delay grows.
+    let want = [11.0, 12.0, 13.0, 13.25, 13.5, 23.75, 24.0, 24.25, 24.5, 24.75];
+    assert_eq!(out.iter().map(|(due, _)| *due as f64 / 1e6).collect::<Vec<_>>(), want);
+    let link = net.link(PIPE).unwrap();
+    assert_eq!(link, Link { bandwidth_bps: Some(32_000_000), delay_ns: 20 * MS, ..slow() });
+}
+
+#[test]
+fn a_new_discipline_brings_its_own_queue_limit_unless_one_was_named() {
+    let fq = Link { discipline: Discipline::FqCodel(FqCodel::default()), ..Link::default() };
+    let default = Link { bandwidth_bps: Some(1), ..Link::default() };
+    assert_eq!(default.with(&[LinkPart::Discipline], &fq).queue_packets, FQ_QUEUE_PACKETS_DEFAULT);
+    assert_eq!(slow().with(&[LinkPart::Discipline], &fq).queue_packets, 100);
+    assert_eq!(default.with(&[LinkPart::Discipline, LinkPart::Queue], &fq).queue_packets, fq.queue_packets);
+}
+
+#[test]
+fn a_watched_pipe_shows_what_it_sends_when_it_begins() {
+    let spec = one_pipe(Link { queue_packets: 2, loss_every: Some(2), ..slow() });
+    let mut net = Network::new(&spec).unwrap();
+    net.watch(PIPE, true);
+    for id in 0..5 {
+        net.ingress(VirtNs(0), A, frame(&spec, A, B, id, 1000), VirtSpan(0));
+    }
+    let delivered = all(&mut net).len();
+    let seen: Vec<(u64, u64)> = net.take_seen().iter().map(|s| (s.at.0 / MS, id_of(&s.frame))).collect();
+    // One is sent at once, two wait, two find the queue full; the second is lost after it was sent.
+    assert_eq!((seen, delivered), (vec![(0, 0), (1, 1), (2, 2)], 2));
+    net.watch(PIPE, false);
+    net.ingress(VirtNs(9 * MS), A, frame(&spec, A, B, 9, 1000), VirtSpan(0));
+    all(&mut net);
+    assert!(net.take_seen().is_empty());
 }
