@@ -3,7 +3,7 @@
 //! One table feeds the reader (unknown and missing keys, hints) and the published JSON Schema, so the two
 //! can't drift apart. What a value must look like is said by its [`Shape`].
 
-use crate::grammar_net::TOPOLOGY;
+use crate::grammar_net::{FAULT, TOPOLOGY};
 use crate::quantity::{DURATION, Dimension, SIZE};
 
 /// The only version there is.
@@ -66,6 +66,10 @@ pub(crate) enum Shape {
     OneOrMore,
     /// A list of host names.
     HostNames,
+    /// Names of links: `a:b`, a node or a group, or a list of them.
+    Links,
+    /// A list of host names or of lists of them.
+    Sides,
     /// A list of words with `${parameter}` in them.
     Words,
     /// Path in the node to path beside the catalog.
@@ -112,6 +116,7 @@ pub(crate) static CATALOG: Section = Section {
         required("topology", Shape::Section(&TOPOLOGY), "the network between the nodes"),
         optional("programs", Shape::ListOf(&PROGRAM), "what serves; all are started, then all must be ready"),
         required("workload", Shape::Section(&WORKLOAD), "what puts load on the service, and for how long"),
+        optional("faults", Shape::ListOf(&FAULT), "what changes in the network while the workload runs"),
         required("metrics", Shape::MapOf(&METRIC), "what is measured"),
     ],
     one_of: &[],

@@ -8,6 +8,9 @@ pub(crate) const COST_MAX: u32 = 1_000_000;
 /// Largest number of ports of a fat tree's switches: 16,000 places, more than a subnet has nodes here.
 pub(crate) const FAT_TREE_PORTS_MAX: u32 = 40;
 
+/// Most times that a link flaps.
+pub(crate) const FLAPS_MAX: u32 = 1_000_000;
+
 /// What a link does to packets, with or without a rule that bandwidth and delay be there.
 macro_rules! with_parameters {
     ($bandwidth:ident, $($more:expr),* $(,)?) => {
@@ -245,6 +248,48 @@ pub(crate) static ATTACH: Section = Section {
     fields: &[
         required("nodes", Shape::OneOrMore, "groups or nodes"),
         required("at", Shape::Text, "label, id or router's name of the vertex"),
+    ],
+    one_of: &[],
+    any_of: &[],
+};
+
+/// What a fault names.
+const LINK_NAME: Field = required(
+    "link",
+    Shape::Links,
+    "'FROM:TO' with both ends of a link, or a node or group for its own links; or a list",
+);
+
+pub(crate) static FAULT: Section = Section {
+    name: "a fault",
+    fields: &[
+        required("at", Shape::Quantity(&DURATION), "virtual time after the start of the workload"),
+        optional("set", Shape::Section(&SET), "other parameters of links"),
+        optional("cut", Shape::Links, "links that break: 'FROM:TO', or a node or group for its own links; or a list"),
+        optional("heal", Shape::Links, "links that work again"),
+        optional("flap", Shape::Section(&FLAP), "links that break and work again, several times"),
+        optional(
+            "partition",
+            Shape::Sides,
+            "a list of sides, each a node, a group or a list; the rest is one side more",
+        ),
+        optional("network", Shape::Choice(&["join", "reroute"]), "the partition ends; paths avoid what is cut now"),
+        optional("one_way", Shape::Flag, "only from FROM to TO; false if not given"),
+    ],
+    one_of: &["set", "cut", "heal", "flap", "partition", "network"],
+    any_of: &[],
+};
+
+pub(crate) static SET: Section =
+    Section { name: "a change of links", fields: with_parameters!(optional, LINK_NAME), one_of: &[], any_of: &[] };
+
+pub(crate) static FLAP: Section = Section {
+    name: "a flapping link",
+    fields: &[
+        LINK_NAME,
+        required("down", Shape::Quantity(&DURATION), "how long it is cut"),
+        required("up", Shape::Quantity(&DURATION), "how long it works in between"),
+        optional("times", Shape::Count { max: FLAPS_MAX }, "how often; once if not given"),
     ],
     one_of: &[],
     any_of: &[],

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod diagnostic;
+mod fault;
 mod grammar;
 mod grammar_net;
 mod graph;
@@ -30,6 +31,7 @@ mod template;
 mod tree;
 
 pub use diagnostic::{Diagnostic, Pos};
+pub use fault::{Fault, NetworkChange, NetworkNames, Part, PipeName};
 pub use metric::{Combine, Metric, MetricSource};
 pub use mode::{Mode, ModeError};
 pub use model::{
@@ -39,8 +41,17 @@ pub use model::{
 pub use network::{
     Burst, Codel, Discipline, FqCodel, Framing, Jitter, Link, Pipe, QueueLimit, Red, Route, Routing, Topology,
 };
+pub use read::faults::{ChangeWords, parse_change};
 pub use schema::json_schema;
 pub use template::{BUILT_IN, Template};
+
+/// Nanoseconds of a duration as a catalog writes it: `10ms`.
+pub fn duration_ns(text: &str) -> Result<u64, String> {
+    quantity::DURATION.parse(text).map_err(|wrong| match wrong.hint {
+        Some(hint) => format!("{} ({hint})", wrong.message),
+        None => wrong.message,
+    })
+}
 
 /// Reads a catalog that stands alone: one that imports a graph is refused.
 ///

@@ -6,6 +6,7 @@
 use serde::Serialize;
 
 use crate::diagnostic::{Diagnostic, Pos};
+use crate::fault::Fault;
 use crate::metric::Metric;
 use crate::network::Topology;
 use crate::template::Template;
@@ -31,6 +32,8 @@ pub struct Experiment {
     pub programs: Vec<Program>,
     /// What puts load on the service, and for how long.
     pub workload: Workload,
+    /// What changes in the network while the workload runs, in the order of time.
+    pub faults: Vec<Fault>,
     /// What is measured, in the order of the text.
     pub metrics: Vec<Metric>,
 }

@@ -15,6 +15,8 @@ const SHARED: [(&str, &Section); 5] =
 
 /// Names that become host names.
 const HOST_NAME: &str = "^[a-z0-9]([a-z0-9-]{0,55}[a-z0-9])?$";
+/// One or two of them.
+const LINK_NAME: &str = "^[a-z0-9-]{1,57}(:[a-z0-9-]{1,57})?$";
 /// Names that are only referred to.
 const NAME: &str = "^[A-Za-z][A-Za-z0-9_-]{0,63}$";
 /// Paths in a node.
@@ -90,6 +92,11 @@ fn shape(shape: Shape) -> Value {
             json!({"anyOf": [name, {"type": "array", "items": name, "minItems": 1}]})
         }
         Shape::HostNames => json!({"type": "array", "items": {"type": "string", "pattern": HOST_NAME}}),
+        Shape::Links => {
+            let name = json!({"type": "string", "pattern": LINK_NAME});
+            json!({"anyOf": [name, {"type": "array", "items": name, "minItems": 1}]})
+        }
+        Shape::Sides => json!({"type": "array", "items": self::shape(Shape::OneOrMore)}),
         Shape::Words => json!({"type": "array", "items": scalar(), "minItems": 1}),
         Shape::Files => json!({
             "type": "object",

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use diecast_core_experiment::{
-    Burst, Codel, Discipline, Experiment, FqCodel, Framing, Jitter, Pipe, QueueLimit, Red, Routing, parse, parse_with,
+    Burst, ChangeWords, Codel, Discipline, Experiment, FqCodel, Framing, Jitter, NetworkChange, NetworkNames, Part,
+    Pipe, QueueLimit, Red, Routing, parse, parse_change, parse_with,
 };
 
 const LINKS: &str = include_str!("good/links.yaml");
@@ -310,4 +311,43 @@ fn no_damaged_graph_upsets_the_reader() {
     for (file, text) in [("g.gml", format!("graph {}", "[ a ".repeat(100_000))), ("g.graphml", "<a>".repeat(100_000))] {
         assert!(read(&format!("  graph: {{file: {file}}}"), &text).is_err());
     }
+}
+
+#[test]
+fn faults_are_read_in_the_order_of_time() {
+    let e = parse("faults.yaml", include_str!("good/faults.yaml"), &[]).unwrap_or_else(|f| panic!("{f:?}"));
+    let said: Vec<String> = e.faults.iter().map(|f| format!("{} {}", f.at_ns / 1_000_000_000, f.change)).collect();
+    assert_eq!(
+        said,
+        [
+            "2 set bandwidth, loss of load:site",
+            "2 cut site:srv-1, site:srv-2, srv-1:site, srv-2:site",
+            "3 heal site:srv-1, srv-1:site, site:srv-2, srv-2:site",
+            "4 flap site:srv-1, srv-1:site: 3 times 100 ms down, 1000 ms up",
+            "9 partition load | srv-1,srv-2",
+            "10 join",
+            "21 reroute",
+        ]
+    );
+    let NetworkChange::Set { parts, values, .. } = &e.faults[0].change else { panic!("{:?}", e.faults[0]) };
+    assert_eq!(parts[..], [Part::Bandwidth, Part::Loss]);
+    assert_eq!((values.bandwidth_bps, values.loss_every), (Some(1_000_000), Some(10)));
+}
+
+#[test]
+fn words_of_a_command_are_read_as_a_catalog_is_and_faults_name_the_word() {
+    let names = NetworkNames::new([("a-1", "a"), ("a-2", "a"), ("b", "b")], [("a-1", "s"), ("s", "a-1"), ("a-2", "s")]);
+    let words = |link: &str, settings: &[&str]| ChangeWords::Set {
+        links: vec![link.to_owned()],
+        settings: settings.iter().map(|s| (*s).to_owned()).collect(),
+        one_way: true,
+    };
+    let change = parse_change(&words("a:s", &["loss={every: 3 packets}", "delay=2ms"]), &names).unwrap();
+    let NetworkChange::Set { pipes, parts, values } = change else { panic!("{change:?}") };
+    assert_eq!(pipes, [("a-1".to_owned(), "s".to_owned()), ("a-2".to_owned(), "s".to_owned())]);
+    assert_eq!((&parts[..], values.loss_every, values.delay_ns), (&[Part::Loss, Part::Delay][..], Some(3), 2_000_000));
+    let faults = parse_change(&words("a:q", &["delay=2", "=", "loss", "loss={every: 0 packets}"]), &names).unwrap_err();
+    let places: Vec<String> = faults.iter().map(|f| format!("{}:{}:{}", f.file, f.line, f.column)).collect();
+    assert_eq!(places[..2], ["a:q:1:1", "delay=2:1:7"], "{faults:?}");
+    assert_eq!(places.last().unwrap(), "loss={every: 0 packets}:1:14", "{faults:?}");
 }

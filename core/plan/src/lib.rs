@@ -23,8 +23,10 @@ mod render;
 pub use diecast_core_experiment::Mode;
 pub use make::plan;
 pub use model::{
-    CpuLoad, Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Quota, QuotaPurpose, Role,
+    CpuLoad, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Quota,
+    QuotaPurpose, Role,
 };
+pub use network::changes;
 pub use options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale, ScaleError};
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

@@ -1,11 +1,12 @@
 //! Putting a plan together.
 
 use diecast_core_experiment::{Command, Experiment, Mode, Node, ParameterValue};
+use diecast_core_net::NetSpec;
 use diecast_core_vtime::{Tdf, VirtSpan};
 
 use crate::capacity::{Factors, Sharing, allot, factors, memory_bytes};
-use crate::model::{Plan, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
-use crate::network::net;
+use crate::model::{Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
+use crate::network::{changes, net};
 use crate::options::{HostFacts, PlanOptions};
 use crate::refusal::{Reason, Refusal};
 
@@ -62,6 +63,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
             warm_up_ns: VirtSpan(workload.warm_up_ns),
             measure_ns: VirtSpan(workload.measure_ns),
         },
+        faults: faults(experiment, &net),
         metrics: experiment.metrics.clone(),
         net,
         cpus,
@@ -82,6 +84,15 @@ fn seed(experiment: &Experiment, notes: &mut Vec<String>) -> u64 {
             SEED_DEFAULT
         }
     }
+}
+
+fn faults(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedFault> {
+    let planned = |fault: &diecast_core_experiment::Fault| PlannedFault {
+        at_ns: VirtSpan(fault.at_ns),
+        text: fault.change.to_string(),
+        changes: changes(net, &fault.change),
+    };
+    experiment.faults.iter().map(planned).collect()
 }
 
 fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes: &[PlannedNode]) {

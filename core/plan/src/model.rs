@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use diecast_core_experiment::{Metric, Mode, Ready, SpeedPpm};
-use diecast_core_net::{Mac, NetSpec};
+use diecast_core_net::{Change, Mac, NetSpec};
 use diecast_core_vtime::{RealSpan, Tdf, VirtSpan};
 use serde::{Serialize, Serializer};
 
@@ -34,6 +34,8 @@ pub struct Plan {
     pub nodes: Vec<PlannedNode>,
     /// The load.
     pub workload: PlannedWorkload,
+    /// What changes in the network while the load runs, in the order of time.
+    pub faults: Vec<PlannedFault>,
     /// What is measured.
     pub metrics: Vec<Metric>,
     /// The network, in virtual time; its nodes are in the order of `nodes`.
@@ -197,6 +199,18 @@ pub struct PlannedWorkload {
     /// Virtual time that is measured.
     #[serde(serialize_with = "virt_ns")]
     pub measure_ns: VirtSpan,
+}
+
+/// Changes of the network at one instant.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PlannedFault {
+    /// Virtual time after the start of the workload.
+    #[serde(serialize_with = "virt_ns")]
+    pub at_ns: VirtSpan,
+    /// In words.
+    pub text: String,
+    /// For the emulator.
+    pub changes: Vec<Change>,
 }
 
 /// What the nodes take of one CPU.

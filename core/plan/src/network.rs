@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use diecast_core_experiment as text;
-use diecast_core_experiment::Experiment;
+use diecast_core_experiment::{Experiment, NetworkChange, PipeName};
 use diecast_core_net::{
-    Codel, Discipline, Distribution, FqCodel, Framing, GilbertElliott, Jitter, Link, NetBuilder, NetError, NetSpec,
-    NodeIx, PipeIx, Red, Routing, VertexIx,
+    Change, Codel, Discipline, Distribution, FqCodel, Framing, GilbertElliott, Jitter, Link, LinkPart, NetBuilder,
+    NetError, NetSpec, NodeIx, PipeIx, PipeSpec, Red, Routing, VertexIx,
 };
 
 /// Nodes are in 10.99.0.0/16.
@@ -47,6 +47,49 @@ pub(crate) fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetErro
         builder.route(vertices[at], nodes[route.to.as_str()], between[&(at, via)].1);
     }
     builder.build()
+}
+
+/// A change of the catalog or of a command as the emulator takes it. Names that the network does not have stand for
+/// nothing: whoever read the text has checked them.
+pub fn changes(net: &NetSpec, change: &NetworkChange) -> Vec<Change> {
+    let pipes = |names: &[PipeName]| -> Vec<PipeIx> {
+        let name = |v: VertexIx| net.vertices[v.at()].name.as_str();
+        let named = |p: &PipeSpec| names.iter().any(|(a, b)| name(p.from) == a && name(p.to) == b);
+        net.pipes.iter().enumerate().filter(|(_, p)| named(p)).map(|(ix, _)| PipeIx(ix as u32)).collect()
+    };
+    match change {
+        NetworkChange::Set { pipes: names, parts, values } => {
+            let (link, parts) = (parameters(values), parts.iter().map(|p| part(*p)).collect::<Vec<_>>());
+            let adjust = |pipe| Change::Adjust { pipe, parts: parts.clone(), link: Box::new(link) };
+            pipes(names).into_iter().map(adjust).collect()
+        }
+        NetworkChange::Cut(names) => pipes(names).into_iter().map(Change::Cut).collect(),
+        NetworkChange::Heal(names) => pipes(names).into_iter().map(Change::Heal).collect(),
+        NetworkChange::Flap { pipes: names, down_ns, up_ns, times } => {
+            let flap = |pipe| Change::Flap { pipe, down_ns: *down_ns, up_ns: *up_ns, times: *times };
+            pipes(names).into_iter().map(flap).collect()
+        }
+        NetworkChange::Partition(sides) => {
+            let node = |name: &String| net.nodes.iter().position(|n| n.name == *name).map(|ix| NodeIx(ix as u32));
+            vec![Change::Partition(sides.iter().map(|side| side.iter().filter_map(node).collect()).collect())]
+        }
+        NetworkChange::Join => vec![Change::Join],
+        NetworkChange::Reroute => vec![Change::Reroute],
+    }
+}
+
+fn part(part: text::Part) -> LinkPart {
+    match part {
+        text::Part::Bandwidth => LinkPart::Bandwidth,
+        text::Part::Framing => LinkPart::Framing,
+        text::Part::Delay => LinkPart::Delay,
+        text::Part::Jitter => LinkPart::Jitter,
+        text::Part::Loss => LinkPart::Loss,
+        text::Part::Duplicate => LinkPart::Duplicate,
+        text::Part::Corrupt => LinkPart::Corrupt,
+        text::Part::Queue => LinkPart::Queue,
+        text::Part::Discipline => LinkPart::Discipline,
+    }
 }
 
 fn share(ppm: u32) -> f64 {

@@ -16,6 +16,9 @@ impl fmt::Display for Plan {
         writeln!(f, "\nnodes\n{}", nodes(self))?;
         writeln!(f, "\nlinks (each direction, in virtual time){}\n{}", segment(&self.net), links(&self.net))?;
         writeln!(f, "\nprograms, in start order; the load starts when all are ready\n{}", programs(self))?;
+        if !self.faults.is_empty() {
+            writeln!(f, "\nfaults, in virtual time after the start of the load\n{}", faults(self))?;
+        }
         writeln!(f, "\ntotals\n{}", totals(self))?;
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
@@ -55,6 +58,14 @@ fn nodes(plan: &Plan) -> String {
             bytes(n.memory_bytes),
             n.ipv4.to_string(),
         ]);
+    }
+    t.trim_fmt()
+}
+
+fn faults(plan: &Plan) -> String {
+    let mut t = table(&["at", "change"], &[]);
+    for fault in &plan.faults {
+        t.add_row([span(fault.at_ns.0), fault.text.clone()]);
     }
     t.trim_fmt()
 }

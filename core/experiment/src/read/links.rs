@@ -57,7 +57,7 @@ pub(crate) fn parameters(r: &mut Reader, f: &Fields<'_>) -> Parameters {
 }
 
 /// A pipe like `base` where nothing else is said.
-fn pipe(r: &mut Reader, f: &Fields<'_>, base: &Pipe) -> Pipe {
+pub(crate) fn pipe(r: &mut Reader, f: &Fields<'_>, base: &Pipe) -> Pipe {
     let mut p = *base;
     if let Some(e) = f.get("bandwidth") {
         p.bandwidth_bps = Some(r.quantity_above_0(Some(e), &BANDWIDTH));

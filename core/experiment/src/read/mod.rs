@@ -3,6 +3,7 @@
 //! Every function reports what is wrong and goes on with a harmless stand-in, so that one run shows all
 //! faults; the result is only used when there were none.
 
+pub(crate) mod faults;
 mod fields;
 mod graph;
 mod links;
@@ -15,8 +16,10 @@ mod workload;
 use std::collections::BTreeMap;
 
 use crate::diagnostic::{Diagnostic, Faults, Pos, meant};
+use crate::fault::NetworkNames;
 use crate::grammar::{CATALOG, CORES_MAX, GROUP, MACHINE_TYPE, NODES_MAX, VERSION};
 use crate::model::{Experiment, Group, MachineType, Node, SpeedPpm};
+use crate::network::Topology;
 use crate::quantity::SIZE;
 use crate::tree;
 use fields::{GraphFile, Reader};
@@ -61,6 +64,10 @@ fn catalog(r: &mut Reader, file: &str, root: &tree::Node, overrides: &[(String, 
     let programs = f.get("programs").map(|e| programs::list(r, &e.value, &names, &parameters)).unwrap_or_default();
     let workload = workload::read(r, f.get("workload")?, &names, parameters)?;
     let metrics = workload::metrics(r, f.get("metrics")?, &names, &programs, &workload);
+    let faults = f.get("faults").map(|e| {
+        let end_ns = workload.warm_up_ns.saturating_add(workload.measure_ns);
+        faults::list(r, &e.value, &network_names(&nodes, &topology), end_ns)
+    });
     Some(Experiment {
         file: file.to_owned(),
         version: VERSION,
@@ -71,8 +78,17 @@ fn catalog(r: &mut Reader, file: &str, root: &tree::Node, overrides: &[(String, 
         topology,
         programs,
         workload,
+        faults: faults.unwrap_or_default(),
         metrics,
     })
+}
+
+fn network_names(nodes: &[Node], topology: &Topology) -> NetworkNames {
+    let pipes = topology.links.iter().flat_map(|l| {
+        let (from, to) = (l.from.as_str(), l.to.as_str());
+        [(from, to), (to, from)]
+    });
+    NetworkNames::new(nodes.iter().map(|n| (n.name.as_str(), n.group.as_str())), pipes)
 }
 
 /// The file of the topology's graph.
