@@ -17,12 +17,14 @@
 
 mod codec;
 pub mod metrics;
+mod pipes;
 mod record;
 pub mod wire;
 
 pub use diecast_core_experiment::{Combine, Mode};
 
 pub use codec::{Journal, JournalError, hash_text, read, to_line, write_record};
+pub use pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 pub use record::{
     Conservation, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, JOURNAL_FILE, JOURNAL_VERSION,
     Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase, PhaseChange,

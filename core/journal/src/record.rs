@@ -7,10 +7,11 @@ use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Statistic;
+use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 2;
+pub const JOURNAL_VERSION: u32 = 3;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -26,6 +27,10 @@ pub enum Record {
     Program(ProgramEvent),
     /// A node's counters at one instant.
     Sample(NodeSample),
+    /// Counters of the pipes at one instant.
+    Pipes(PipesSample),
+    /// The network was changed while the lab ran.
+    NetworkChange(NetworkChange),
     /// One closed conservation window of a node.
     Conservation(Conservation),
     /// How late packets left or threads came back, over the measured time.
@@ -516,6 +521,29 @@ pub fn examples() -> Vec<Record> {
             received_packets: 390,
             dropped_packets: 0,
             ring_dropped_packets: 0,
+        }),
+        Record::Pipes(PipesSample {
+            v_ns,
+            pipes: vec![PipeSample {
+                pipe: 3,
+                from: "core".into(),
+                to: node(),
+                packets_in: 412,
+                bytes_in: 96_000,
+                packets_sent: 402,
+                bytes_sent: 91_000,
+                v_busy_ns: VirtSpan(7_280_000),
+                dropped: Drops { queue_full: 10, loss: 2, ..Drops::default() },
+                queue_packets_max: 100,
+                queue_bytes_max: 40_000,
+                ..PipeSample::default()
+            }],
+        }),
+        Record::NetworkChange(NetworkChange {
+            v_ns,
+            r_ns,
+            source: ChangeSource::Command,
+            change: "cut core:app-1 and back".into(),
         }),
         Record::Conservation(Conservation {
             node: node(),

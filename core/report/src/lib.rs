@@ -10,6 +10,7 @@
 pub mod compare;
 pub mod fidelity;
 pub mod html;
+mod pipes;
 mod plot;
 pub mod stats;
 mod summary;
@@ -17,6 +18,7 @@ pub mod text;
 
 pub use compare::{Comparison, Overall};
 pub use fidelity::{Budgets, Fidelity};
+pub use pipes::PipeUse;
 pub use summary::{LoadError, METRICS_FILE, NodeUse, PLAN_FILE, Run, RunSummary, SUMMARY_FILE, load_run, samples_file};
 
 /// Indented JSON with a newline at its end.

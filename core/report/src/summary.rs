@@ -16,13 +16,14 @@ use std::io;
 
 use diecast_core_journal::metrics::{MetricError, from_sample_bytes};
 use diecast_core_journal::{
-    Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NodeSample, Outcome, PhaseChange, Record,
-    Verdict, read,
+    Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NetworkChange, NodeSample, Outcome,
+    PhaseChange, Record, Verdict, read,
 };
 use diecast_core_vtime::VirtNs;
 use serde::{Deserialize, Serialize};
 
 use crate::fidelity::{Budgets, Fidelity, measured_window};
+use crate::pipes::{PipeUse, network_changes, pipe_uses};
 
 /// The summary's name in a run directory.
 pub const SUMMARY_FILE: &str = "run.json";
@@ -50,6 +51,10 @@ pub struct RunSummary {
     pub metrics: Vec<MetricValue>,
     /// What each node used in the measured phase, in the header's order.
     pub nodes: Vec<NodeUse>,
+    /// What each pipe did in the measured phase, in the plan's order; those without a packet are left out.
+    pub pipes: Vec<PipeUse>,
+    /// What was changed in the network while the lab ran.
+    pub network_changes: Vec<NetworkChange>,
     /// What the monitor measured.
     pub fidelity: Fidelity,
     /// The phases.
@@ -121,6 +126,8 @@ impl RunSummary {
             verdict,
             metrics: metrics.collect(),
             nodes: journal.header.nodes.iter().map(|node| node_use(node, records, v_window)).collect(),
+            pipes: pipe_uses(records, v_window),
+            network_changes: network_changes(records),
             fidelity,
             phases,
             v_measured_ns: v_window.1.since(v_window.0).ns(),

@@ -7,6 +7,7 @@ use diecast_core_journal::{FindingKind, MetricData, Outcome, Verdict};
 
 use crate::compare::{Cell, Comparison, Overall, Row};
 use crate::fidelity::Budgets;
+use crate::pipes::PipeUse;
 use crate::stats::{Interval, Judged};
 use crate::summary::RunSummary;
 
@@ -120,6 +121,7 @@ pub fn run(summary: &RunSummary, budgets: &Budgets) -> String {
     );
     text += &metrics(summary);
     text += &nodes(summary);
+    text += &pipes(summary);
     let checks = summary.fidelity.checks(budgets);
     let rows = checks.into_iter().map(|check| {
         let mark = if check.exceeded { "exceeded" } else { "" };
@@ -173,6 +175,43 @@ fn nodes(summary: &RunSummary) -> String {
     }
     let header = ["node", "CPU of its machine", "memory", "sent", "received", "both ways", "dropped"];
     format!("\n{}", table(&header, 1, rows))
+}
+
+/// Pipes that dropped packets or were more than half used; one line when there is none.
+fn pipes(summary: &RunSummary) -> String {
+    let notable: Vec<&PipeUse> = summary.pipes.iter().filter(|pipe| pipe.is_notable()).collect();
+    let mut text = String::from("\n");
+    if notable.is_empty() {
+        let _ = writeln!(text, "{} pipes in use: none dropped a packet, none was used over 50 %", summary.pipes.len());
+    } else {
+        let rows = notable.iter().map(|pipe| pipe_row(pipe)).collect();
+        text += &table(&["pipe", "used", "packets", "longest queue", "dropped", ""], 1, rows);
+    }
+    for change in &summary.network_changes {
+        let after = change.v_ns.since(summary.header.v_start_ns).as_secs_f64();
+        let _ = writeln!(text, "network changed {after:.6} s after the lab's start: {}", change.change);
+    }
+    text
+}
+
+fn pipe_row(pipe: &PipeUse) -> Vec<String> {
+    let d = &pipe.dropped;
+    let causes = [
+        (d.queue_full, "full queue"),
+        (d.early, "early"),
+        (d.loss, "loss"),
+        (d.down, "cut off"),
+        (d.cut, "cut while sent"),
+    ];
+    let causes: Vec<String> = causes.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{n} {why}")).collect();
+    vec![
+        format!("{}:{}", pipe.from, pipe.to),
+        percent(pipe.utilisation),
+        pipe.packets_sent.to_string(),
+        format!("{} packets", pipe.queue_packets_max),
+        d.total().to_string(),
+        causes.join(", "),
+    ]
 }
 
 /// The verdict line of a comparison.
