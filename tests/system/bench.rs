@@ -123,11 +123,16 @@ impl LabRun {
         }
     }
 
-    /// The control group of a node.
-    pub fn cgroup(&self, node: &str) -> Cgroup {
+    /// The lab's id.
+    pub fn lab(&self) -> String {
         let journal = self.journal();
         let header: serde_json::Value = serde_json::from_str(journal.lines().next().unwrap()).unwrap();
-        let lab = header["lab"].as_str().unwrap();
+        header["lab"].as_str().unwrap().to_owned()
+    }
+
+    /// The control group of a node.
+    pub fn cgroup(&self, node: &str) -> Cgroup {
+        let lab = self.lab();
         Hierarchies::detect().unwrap().cgroup(format!("diecast/{lab}/{node}"))
     }
 

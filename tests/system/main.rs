@@ -3,6 +3,7 @@
 
 mod bench;
 mod input;
+mod live;
 mod network;
 mod verdict;
 

@@ -43,6 +43,12 @@ pub enum Sub {
     Clean,
     /// List the labs of this host
     Ps(DoctorArgs),
+    /// Change the network of a running lab: set, cut, heal, flap, partition
+    Link(LinkArgs),
+    /// Write what a NIC or a pipe of a running lab carries to a pcapng file, with virtual timestamps
+    Capture(CaptureArgs),
+    /// Have the network of a run again that was recorded with --record-arrivals, and compare
+    Replay(ReplayArgs),
 }
 
 #[derive(Args)]
@@ -121,6 +127,9 @@ pub struct RunArgs {
     /// Print the summary as JSON instead of a table
     #[arg(long)]
     pub json: bool,
+    /// Write every frame that enters the network to arrivals.bin in the results, for `diecast replay`
+    #[arg(long)]
+    pub record_arrivals: bool,
 }
 
 #[derive(Args)]
@@ -178,6 +187,115 @@ pub struct DoctorArgs {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+#[command(after_help = "A LINK is FROM:TO, both ends of one link, or a node or group for its own links.\n\n\
+Examples:\n  diecast link 3f2a set core:app-1 bandwidth=10Mbit/s loss=1%\n  \
+diecast link 3f2a cut app-1                 from and to app-1, at once\n  \
+diecast link 3f2a heal app-1 --in 5s        five virtual seconds from now\n  \
+diecast link 3f2a flap core:db --down 200ms --up 1s --times 3\n  \
+diecast link 3f2a partition app-1,app-2 db  three sides: these, db, and all others")]
+pub struct LinkArgs {
+    /// The lab's id from `diecast ps`, or how it begins
+    pub lab: String,
+    #[command(subcommand)]
+    pub action: LinkAction,
+    /// Virtual time after the start of the load [default: at once]
+    #[arg(long, global = true, value_parser = span, value_name = "TIME", conflicts_with = "from_now")]
+    pub at: Option<u64>,
+    /// Virtual time from now [default: at once]
+    #[arg(long = "in", global = true, value_parser = span, value_name = "TIME", id = "from_now")]
+    pub from_now: Option<u64>,
+    /// Only from FROM to TO, or away from the node
+    #[arg(long, global = true)]
+    pub one_way: bool,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum LinkAction {
+    /// Give a link other parameters, in the words of a catalog; the others stay
+    Set {
+        /// The link
+        link: String,
+        /// bandwidth=, delay=, loss=, jitter=, queue=, discipline=, framing=, duplicate=, corrupt=
+        #[arg(required = true, value_name = "KEY=VALUE")]
+        settings: Vec<String>,
+    },
+    /// Break links: what waits and what comes is dropped and counted
+    Cut {
+        /// The links
+        #[arg(required = true, value_name = "LINK")]
+        links: Vec<String>,
+    },
+    /// Mend links
+    Heal {
+        /// The links
+        #[arg(required = true, value_name = "LINK")]
+        links: Vec<String>,
+    },
+    /// Break and mend links, several times
+    Flap {
+        /// The links
+        #[arg(required = true, value_name = "LINK")]
+        links: Vec<String>,
+        /// How long they are cut, virtual
+        #[arg(long, value_parser = span, value_name = "TIME")]
+        down: u64,
+        /// How long they work in between, virtual
+        #[arg(long, value_parser = span, value_name = "TIME")]
+        up: u64,
+        /// How often
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        times: u32,
+    },
+    /// Let nodes reach only nodes of their own side; those that are not named are one side more
+    Partition {
+        /// A side: nodes or groups, separated by commas
+        #[arg(required = true, value_name = "NODE,…")]
+        sides: Vec<String>,
+    },
+    /// End the partition
+    Join,
+    /// Search paths anew, around what is cut
+    Reroute,
+}
+
+#[derive(Args)]
+#[command(after_help = "Ends with the lab, with Ctrl-C, or at a limit; the file is whole in each case.\n\n\
+Example: diecast capture 3f2a app-1 core:db --out app.pcapng")]
+pub struct CaptureArgs {
+    /// The lab's id from `diecast ps`, or how it begins
+    pub lab: String,
+    /// A node or group: what its NIC sends and receives; FROM:TO: what the pipe between them sends
+    #[arg(required = true, value_name = "NODE|FROM:TO")]
+    pub places: Vec<String>,
+    /// The file, pcapng
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// End after so many frames
+    #[arg(long, value_name = "N")]
+    pub frames: Option<u64>,
+    /// End after so much virtual time, counted from the first frame
+    #[arg(long = "for", value_parser = span, value_name = "TIME")]
+    pub duration: Option<u64>,
+}
+
+#[derive(Args)]
+pub struct ReplayArgs {
+    /// Directory of the run
+    pub directory: PathBuf,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A virtual span in ns, as a catalog writes it.
+fn span(text: &str) -> Result<u64, String> {
+    diecast_core_experiment::duration_ns(text)
 }
 
 /// A speed as millionths, from a decimal with at most six places.

@@ -15,11 +15,11 @@ use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, plan_fa
 use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
 /// The experiment failed.
-const FAILED: u8 = 1;
+pub(crate) const FAILED: u8 = 1;
 /// A fault in a command or a catalog.
-const TEXT: u8 = 2;
+pub(crate) const TEXT: u8 = 2;
 /// The host can't.
-const HOST: u8 = 3;
+pub(crate) const HOST: u8 = 3;
 /// Success, but not trustworthy.
 const DOUBTFUL: u8 = 4;
 
@@ -32,7 +32,7 @@ pub struct Fault {
     pub status: u8,
 }
 
-fn fault(status: u8, text: impl std::fmt::Display) -> Fault {
+pub(crate) fn fault(status: u8, text: impl std::fmt::Display) -> Fault {
     Fault { text: text.to_string(), status }
 }
 
@@ -46,7 +46,7 @@ impl From<RunError> for Fault {
     }
 }
 
-type Done = Result<u8, Fault>;
+pub(crate) type Done = Result<u8, Fault>;
 
 /// Prints a line. A reader that has left early (`| head`) is no fault of the command.
 macro_rules! say {
@@ -124,10 +124,12 @@ fn carry_out(
     out: &Path,
     label: &str,
     quiet: bool,
+    record_arrivals: bool,
 ) -> Result<RunSummary, Fault> {
     let progress = Progress::new(label, quiet);
     let base = base_of(&catalog.catalog);
-    let ran = diecast_host_run::run(plan, &RunOptions { out, base: &base, catalog_text: text, progress: &progress })?;
+    let o = RunOptions { out, base: &base, catalog_text: text, progress: &progress, record_arrivals };
+    let ran = diecast_host_run::run(plan, &o)?;
     Ok(ran.summary)
 }
 
@@ -147,7 +149,7 @@ pub fn run(a: &RunArgs) -> Done {
     let plan = make_plan(&experiment, p)?;
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
-    let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), a.json)?;
+    let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), a.json, a.record_arrivals)?;
     if a.json {
         say!("{}", summary.to_json());
     } else {
@@ -179,7 +181,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
     for (i, plan) in order.iter().enumerate() {
         let dir = out.join(format!("{:02}-{}", i + 1, plan.mode));
         let label = format!("{} of {}, {}", i + 1, order.len(), plan.mode);
-        let summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json)?;
+        let summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
         if let Some(Outcome::Failed { reason }) = &summary.outcome {
             // Naive fails by its nature when a tenth of the CPU is too little: that is a result.
             if plan.mode != Mode::Naive {

@@ -3,6 +3,7 @@
 
 mod cli;
 mod commands;
+mod live;
 
 use std::process::ExitCode;
 
@@ -19,6 +20,9 @@ fn main() -> ExitCode {
         cli::Sub::Doctor(a) => commands::doctor(a.json),
         cli::Sub::Clean => commands::clean(),
         cli::Sub::Ps(a) => commands::ps(a.json),
+        cli::Sub::Link(a) => live::link(a),
+        cli::Sub::Capture(a) => live::capture(&a),
+        cli::Sub::Replay(a) => live::replay(&a),
     };
     match status {
         Ok(code) => ExitCode::from(code),

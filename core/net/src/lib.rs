@@ -40,7 +40,7 @@ pub use link::{
 pub use network::{Delivery, Network, NodeCounters};
 pub use packets::Seen;
 pub use pipe::PipeCounters;
-pub use record::{RecordError, Recorded, Replay, replay};
+pub use record::{RecordError, Recorded, Replay, replay, replay_until};
 pub use spec::{
     COST_DEFAULT, ETHERNET_HEADER_BYTES, FixedRoute, MTU_DEFAULT, MTU_MAX, MTU_MIN, Mac, MacError, NetError, NetSpec,
     NodeIx, NodeSpec, PipeIx, PipeSpec, Routing, Subnet, Vertex, VertexIx, VertexKind,

@@ -161,6 +161,11 @@ pub struct Replay {
 
 /// Has a recorded run again, to the end of every packet.
 pub fn replay(spec: &NetSpec, records: &[Recorded]) -> Result<Replay, NetError> {
+    replay_until(spec, records, VirtNs::NEVER)
+}
+
+/// Has a recorded run again as far as this instant, itself included.
+pub fn replay_until(spec: &NetSpec, records: &[Recorded], end: VirtNs) -> Result<Replay, NetError> {
     let mut net = Network::new(spec)?;
     let mut deliveries = Vec::new();
     // Nothing that comes later is earlier than this.
@@ -168,17 +173,17 @@ pub fn replay(spec: &NetSpec, records: &[Recorded]) -> Result<Replay, NetError> 
     for i in (1..floors.len()).rev() {
         floors[i - 1] = floors[i - 1].min(floors[i]);
     }
-    for (r, floor) in records.iter().zip(floors) {
+    for (r, floor) in records.iter().zip(floors).filter(|(r, _)| r.at() <= end) {
         match r {
             Recorded::Frame { at, from, debt, frame } => {
                 // The order of deliveries does not depend on when they are collected, memory does.
-                net.collect(VirtNs(floor.saturating_sub(1)), &mut deliveries);
+                net.collect(VirtNs(floor.saturating_sub(1)).min(end), &mut deliveries);
                 net.try_ingress(*at, *from, frame.clone(), *debt)?;
             }
             Recorded::Change { at, change } => net.schedule(*at, change.clone())?,
         }
     }
-    net.collect(VirtNs::NEVER, &mut deliveries);
+    net.collect(end, &mut deliveries);
     Ok(Replay { deliveries, pipes: net.pipe_counters(), nodes: net.node_counters() })
 }
 

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use diecast_core_net::{ETHERNET_HEADER_BYTES, NetSpec, Network, NodeIx};
+use diecast_core_net::{Change, ETHERNET_HEADER_BYTES, NetError, NetSpec, Network, NodeIx, Recorded};
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
 use crate::egress::{EgressLedger, TRAILER_BYTES, take_trailer};
 use crate::error::HostNetError;
@@ -38,6 +39,8 @@ const DELIVER_BATCH: usize = 64;
 /// a pause is at most 2 ms long, and an overloaded emulator leaves a fifth of its core to the rest of the machine.
 const WINDOW_NS: u64 = 10_000_000;
 const SHARE_NS: u64 = 8_000_000;
+/// Deliveries before a snapshot or a change is made although more is due: an emulator that is so late says so itself.
+const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
 const OVERSIZE_ROOM: usize = 64;
 
@@ -55,11 +58,15 @@ pub struct EmulatorConfig {
     pub priority: Option<u8>,
     /// The core to stay on.
     pub cpu: Option<usize>,
+    /// Gets everything that comes in, in order, for [`diecast_core_net::replay`].
+    pub record: Option<Sender<Vec<Recorded>>>,
 }
 
 enum Command {
     Stats(Sender<EmulatorStats>),
     Stop(Sender<EmulatorStats>),
+    Change { at: Option<VirtNs>, changes: Vec<Change>, reply: Sender<Result<VirtNs, HostNetError>> },
+    Capture(Tap),
 }
 
 /// A running emulator. Dropping it stops the thread.
@@ -77,7 +84,10 @@ impl Emulator {
         if config.taps.len() != config.spec.nodes.len() {
             return Err(HostNetError::Taps { nodes: config.spec.nodes.len(), taps: config.taps.len() });
         }
-        let net = Network::new(&config.spec)?;
+        let mut net = Network::new(&config.spec)?;
+        if config.record.is_some() {
+            net.record();
+        }
         let failed = |action| move |e: Errno| HostNetError::Emulator { action, error: io::Error::from(e) };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed("make an eventfd"))?;
         let wake = Arc::new(wake);
@@ -98,6 +108,8 @@ impl Emulator {
             epoll,
             wake: wake.clone(),
             inbox,
+            captures: Taps::default(),
+            record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             share: Share { window: monotonic_now(), busy_ns: 0 },
             tally: Tally::new(nodes),
@@ -132,9 +144,9 @@ impl Emulator {
         self.ask(Command::Stats)
     }
 
-    /// A handle for snapshots that other threads may keep; it outlives the emulator and then reports that it ended.
-    pub fn reader(&self) -> StatsReader {
-        StatsReader { commands: self.commands.clone(), wake: self.wake.clone() }
+    /// A handle that other threads may keep; it outlives the emulator and then reports that it ended.
+    pub fn handle(&self) -> EmulatorHandle {
+        EmulatorHandle { commands: self.commands.clone(), wake: self.wake.clone() }
     }
 
     /// Ends the thread, closes the TAPs and returns the last snapshot. Packets on their way are gone.
@@ -147,29 +159,47 @@ impl Emulator {
     }
 
     fn ask(&self, command: impl FnOnce(Sender<EmulatorStats>) -> Command) -> Result<EmulatorStats, HostNetError> {
-        self.reader().ask(command)
+        self.handle().ask(command)
     }
 }
 
-/// Asks a running emulator for snapshots.
+/// Talks to a running emulator.
 #[derive(Clone, Debug)]
-pub struct StatsReader {
+pub struct EmulatorHandle {
     commands: Sender<Command>,
     wake: Arc<OwnedFd>,
 }
 
-impl StatsReader {
+impl EmulatorHandle {
     /// A snapshot.
     pub fn stats(&self) -> Result<EmulatorStats, HostNetError> {
         self.ask(Command::Stats)
     }
 
-    fn ask(&self, command: impl FnOnce(Sender<EmulatorStats>) -> Command) -> Result<EmulatorStats, HostNetError> {
+    /// Has changes take place together, at once or at a virtual instant that has not passed; the instant. All take
+    /// place or none.
+    pub fn change(&self, at: Option<VirtNs>, changes: Vec<Change>) -> Result<VirtNs, HostNetError> {
+        self.ask(|reply| Command::Change { at, changes, reply })?
+    }
+
+    /// Starts a capture at these places.
+    pub fn capture(&self, points: Vec<CapturePoint>) -> Result<Capture, HostNetError> {
+        let (tap, looker) = capture(points);
+        self.tell(Command::Capture(tap))?;
+        Ok(looker)
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, HostNetError> {
         let (reply, answer) = channel();
-        self.commands.send(command(reply)).map_err(|_| HostNetError::Ended)?;
+        self.tell(command(reply))?;
+        answer.recv().map_err(|_| HostNetError::Ended)
+    }
+
+    fn tell(&self, command: Command) -> Result<(), HostNetError> {
+        self.commands.send(command).map_err(|_| HostNetError::Ended)?;
         // The only failure is a counter near 2^64, and then the thread is awake.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
-        answer.recv().map_err(|_| HostNetError::Ended)
+        Ok(())
     }
 }
 
@@ -262,6 +292,8 @@ struct Runner {
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     inbox: Receiver<Command>,
+    captures: Taps,
+    record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
     share: Share,
     tally: Tally,
@@ -273,13 +305,14 @@ impl Runner {
         let mut first = 0;
         let mut awake_since = monotonic_now();
         loop {
-            let more = self.deliver();
+            let more = self.deliver().is_none();
             let now = monotonic_now();
             if let Some(pause) = self.share.book(now.since(awake_since), now) {
                 thread::sleep(Duration::from_nanos(pause.0));
                 self.tally.yields += 1;
                 self.tally.yielded.0 += pause.0;
             }
+            self.hand_over_record();
             let timeout = if more { Some(Timespec::default()) } else { self.timeout() };
             events.clear();
             let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
@@ -316,11 +349,23 @@ impl Runner {
         Some(Timespec { tv_sec: (ns / NS_PER_S) as _, tv_nsec: (ns % NS_PER_S) as _ })
     }
 
-    /// Writes what is due, at most a batch; true when there may be more.
-    fn deliver(&mut self) -> bool {
+    /// Writes what is due, at most a batch; the instant at which nothing more was due, none when there may be more.
+    fn deliver(&mut self) -> Option<RealNs> {
+        let done = self.deliver_batch();
+        if !self.captures.is_empty() {
+            self.captures.at_pipes(self.net.take_seen());
+            self.captures.prune().into_iter().for_each(|pipe| self.net.watch(pipe, false));
+        }
+        done
+    }
+
+    fn deliver_batch(&mut self) -> Option<RealNs> {
         let mut now = monotonic_now();
         for _ in 0..DELIVER_BATCH {
-            let Some(delivery) = self.net.pop_due(self.clock.v_of(now)) else { return false };
+            let Some(delivery) = self.net.pop_due(self.clock.v_of(now)) else { return Some(now) };
+            if !self.captures.is_empty() {
+                self.captures.at_nic(delivery.to.at(), delivery.due, Direction::Received, &delivery.frame);
+            }
             let late = now.since(self.clock.r_of(delivery.due));
             self.tally.lateness_ns.saturating_record(late.0.max(1));
             let written = match &self.taps[delivery.to.at()] {
@@ -337,7 +382,7 @@ impl Runner {
             self.tally.receive_work[delivery.to.at()].0 += after.since(now).0;
             now = after;
         }
-        true
+        None
     }
 
     fn read_batch(&mut self, node: usize) {
@@ -351,6 +396,9 @@ impl Runner {
                     let now = monotonic_now();
                     let v = self.clock.v_of(now);
                     let debt = self.debt(node, &mut frame, now).map_or(VirtSpan(0), |release| release.since(v));
+                    if !self.captures.is_empty() {
+                        self.captures.at_nic(node, v.plus(debt), Direction::Sent, &frame);
+                    }
                     self.net.ingress(v, NodeIx(node as u32), frame, debt);
                 }
                 Err(e) => {
@@ -390,24 +438,64 @@ impl Runner {
         // Empties the counter; nothing to do when it was empty already.
         let _ = rustix::io::read(&*self.wake, &mut count);
         while let Ok(command) = self.inbox.try_recv() {
-            let (reply, stop) = match command {
-                Command::Stats(reply) => (reply, false),
-                Command::Stop(reply) => (reply, true),
-            };
-            // Whoever asked may have gone away.
-            let _ = reply.send(self.snapshot());
-            if stop {
-                return std::ops::ControlFlow::Break(());
+            // Whoever asked may have gone away: a reply that nobody takes is none.
+            match command {
+                Command::Stats(reply) => drop(reply.send(self.snapshot())),
+                Command::Change { at, changes, reply } => drop(reply.send(self.change(at, changes))),
+                Command::Capture(tap) => {
+                    // What was sent before is not part of it.
+                    self.catch_up();
+                    self.captures.add(tap).into_iter().for_each(|pipe| self.net.watch(pipe, true));
+                }
+                Command::Stop(reply) => {
+                    let last = self.snapshot();
+                    self.hand_over_record();
+                    drop(reply.send(last));
+                    return std::ops::ControlFlow::Break(());
+                }
             }
         }
         std::ops::ControlFlow::Continue(())
     }
 
-    fn snapshot(&self) -> EmulatorStats {
+    /// Has everything happen that is due by the instant that it returns.
+    fn catch_up(&mut self) -> RealNs {
+        (0..CATCH_UP_BATCHES).find_map(|_| self.deliver()).unwrap_or_else(monotonic_now)
+    }
+
+    fn change(&mut self, at: Option<VirtNs>, changes: Vec<Change>) -> Result<VirtNs, HostNetError> {
+        let now = self.catch_up();
+        let now = self.clock.v_of(now);
+        let at = at.unwrap_or(now);
+        if at < now {
+            return Err(HostNetError::Past { at, now });
+        }
+        let checked: Result<(), NetError> = changes.iter().try_for_each(|change| self.net.check_change(change));
+        checked?;
+        for change in changes {
+            self.net.schedule(at, change)?;
+        }
+        self.catch_up();
+        Ok(at)
+    }
+
+    /// What came in goes to whoever records it; the channel has no bound, so this never waits.
+    fn hand_over_record(&mut self) {
+        let Some(record) = &self.record else { return };
+        let recorded = self.net.take_recorded();
+        if !recorded.is_empty() {
+            // A recorder that has ended has said why to its own.
+            let _ = record.send(recorded);
+        }
+    }
+
+    fn snapshot(&mut self) -> EmulatorStats {
+        let at = self.catch_up();
         let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let t = &self.tally;
         EmulatorStats {
-            at: monotonic_now(),
+            at,
+            v_at: self.clock.v_of(at),
             pipes: self.net.pipe_counters(),
             nodes: self.net.node_counters(),
             receive_work: t.receive_work.clone(),

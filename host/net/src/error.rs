@@ -2,6 +2,8 @@
 
 use std::io;
 
+use diecast_core_vtime::VirtNs;
+
 /// A failure with what was tried.
 #[derive(Debug, thiserror::Error)]
 pub enum HostNetError {
@@ -68,6 +70,14 @@ pub enum HostNetError {
         action: &'static str,
         /// Why.
         error: io::Error,
+    },
+    /// A change was asked for at an instant that has passed.
+    #[error("the virtual instant {} ns has passed: it is {} ns", .at.0, .now.0)]
+    Past {
+        /// Asked for.
+        at: VirtNs,
+        /// When it was asked.
+        now: VirtNs,
     },
     /// The emulator thread has ended.
     #[error("the emulator thread has ended")]

@@ -7,6 +7,7 @@
 //!
 //! All unsafe code of this crate is in `sys`.
 
+mod capture;
 mod clock;
 mod egress;
 mod emulator;
@@ -19,9 +20,10 @@ mod sys;
 mod sysctl;
 mod tap;
 
+pub use capture::{Capture, CapturePoint, CapturedFrame, Direction};
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
 pub use egress::{EgressLedger, TRAILER_BYTES};
-pub use emulator::{Emulator, EmulatorConfig, StatsReader};
+pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
 pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::Scheduling;

@@ -1,7 +1,7 @@
 //! What the emulator tells about itself.
 
 use diecast_core_net::{NodeCounters, PipeCounters};
-use diecast_core_vtime::{RealNs, RealSpan};
+use diecast_core_vtime::{RealNs, RealSpan, VirtNs};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -15,6 +15,8 @@ const LATENESS_NS_MAX: u64 = 60_000_000_000;
 pub struct EmulatorStats {
     /// When it was taken.
     pub at: RealNs,
+    /// The same on the lab's clock.
+    pub v_at: VirtNs,
     /// By pipe, in the order of the spec.
     pub pipes: Vec<PipeCounters>,
     /// By node, in the order of the spec.

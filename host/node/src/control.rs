@@ -18,6 +18,20 @@ const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// A client that says nothing for so long is dropped, since one is served at a time.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Answers what the lab's directory can't. The connection is its own: the usual answer is one line of JSON, then it
+/// closes. Requests wait for each other, so whatever takes long goes on in a thread of its own.
+pub type ControlHandler = Box<dyn Fn(&Value, UnixStream) + Send>;
+
+/// The handler of a lab, once there is one.
+#[derive(Clone, Default)]
+pub(crate) struct SharedHandler(pub(crate) Arc<Mutex<Option<ControlHandler>>>);
+
+impl std::fmt::Debug for SharedHandler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedHandler")
+    }
+}
+
 /// The thread that answers; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct ControlServer {
@@ -27,7 +41,11 @@ pub(crate) struct ControlServer {
 }
 
 /// Binds the socket (in a directory that only the owner can enter) and starts answering.
-pub(crate) fn serve(path: &Path, status: Arc<Mutex<LabStatus>>) -> Result<ControlServer, NodeError> {
+pub(crate) fn serve(
+    path: &Path,
+    status: Arc<Mutex<LabStatus>>,
+    handler: SharedHandler,
+) -> Result<ControlServer, NodeError> {
     let listener = Arc::new(UnixListener::bind(path).map_err(file("bind", path))?);
     set_permissions(path, Permissions::from_mode(0o600)).map_err(file("chmod", path))?;
     let ending = Arc::new(AtomicBool::new(false));
@@ -40,7 +58,7 @@ pub(crate) fn serve(path: &Path, status: Arc<Mutex<LabStatus>>) -> Result<Contro
                     return;
                 }
                 // A client that goes away in the middle harms nobody but itself.
-                let _ = client.and_then(|client| answer(client, &status));
+                let _ = client.and_then(|client| answer(client, &status, &handler));
             }
         })
         .map_err(file("start a thread for", path))?;
@@ -59,14 +77,20 @@ pub fn control_request(socket: &Path, request: &Value) -> Result<Value, NodeErro
     ask().map_err(file("ask", socket))
 }
 
-fn answer(mut client: UnixStream, status: &Mutex<LabStatus>) -> std::io::Result<()> {
+fn answer(mut client: UnixStream, status: &Mutex<LabStatus>, handler: &SharedHandler) -> std::io::Result<()> {
     client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     client.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new((&client).take(REQUEST_BYTES_MAX)).read_line(&mut line)?;
     let reply = match serde_json::from_str::<Value>(&line) {
         Ok(request) if request["op"] == "ps" => json!(*lock_mutex(status)),
-        Ok(request) => json!({"error": format!("unknown operation {}, expected \"ps\"", request["op"])}),
+        Ok(request) => match &*lock_mutex(&handler.0) {
+            Some(handler) => {
+                handler(&request, client);
+                return Ok(());
+            }
+            None => json!({"error": format!("unknown operation {}, expected \"ps\"", request["op"])}),
+        },
         Err(error) => json!({"error": format!("request is not JSON: {error}")}),
     };
     client.write_all(format!("{reply}\n").as_bytes())

@@ -11,7 +11,7 @@
 
 use crate::cgroup::{Cgroup, Hierarchies, ROOT};
 use crate::clean;
-use crate::control::{self, ControlServer};
+use crate::control::{self, ControlHandler, ControlServer, SharedHandler};
 use crate::error::{NodeError, file, system};
 use crate::image;
 use crate::process::{ProcessId, boot_id};
@@ -93,6 +93,7 @@ pub struct LabDir {
     record: Mutex<File>,
     status: Arc<Mutex<LabStatus>>,
     control: Option<ControlServer>,
+    handler: SharedHandler,
     /// Image archive to the directory where it is unpacked; held while unpacking, so that nodes share the work.
     images: Mutex<BTreeMap<PathBuf, PathBuf>>,
     removed: bool,
@@ -129,10 +130,11 @@ impl LabDir {
             record: Mutex::new(record),
             status: Arc::new(Mutex::new(status)),
             control: None,
+            handler: SharedHandler::default(),
             images: Mutex::default(),
             removed: false,
         };
-        lab.control = Some(control::serve(&lab.path.join(CONTROL_SOCKET), lab.status.clone())?);
+        lab.control = Some(control::serve(&lab.path.join(CONTROL_SOCKET), lab.status.clone(), lab.handler.clone())?);
         lab.record(&Resource::Cgroup { path: Path::new(ROOT).join(&lab.id) })?;
         lab.cgroup("").create()?;
         rootfs::write_init(&lab.init_file())?;
@@ -155,6 +157,11 @@ impl LabDir {
     /// The control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.path.join(CONTROL_SOCKET)
+    }
+
+    /// Who answers requests that this directory can't.
+    pub fn set_control(&self, handler: ControlHandler) {
+        *lock_mutex(&self.handler.0) = Some(handler);
     }
 
     /// Writes a resource down; call it before the resource is made.

@@ -28,7 +28,7 @@ mod sys;
 pub use cgroup::{Cgroup, Hierarchies, Quota, Throttled};
 pub use channel::{HandedOver, Handshake};
 pub use clean::{LabInfo, clean, clean_in, labs, labs_in};
-pub use control::control_request;
+pub use control::{ControlHandler, control_request};
 pub use error::NodeError;
 pub use lab::{LabDir, LabStatus, NodeStatus, Owner, Resource, STATE_DIR};
 pub use node::{Envelope, Event, Exit, Node, NodeSpec, Output, ProgramId, ProgramSpec, User};

@@ -19,8 +19,11 @@ use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
 
+use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
 use crate::host_watch;
+use crate::live::Live;
+use crate::pipe_log::PipeLog;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
 use crate::results;
@@ -41,6 +44,8 @@ pub struct RunOptions<'a> {
     /// The catalog's text, for its hash.
     pub catalog_text: &'a str,
     pub progress: &'a Progress,
+    /// Write down everything that comes into the network.
+    pub record_arrivals: bool,
 }
 
 /// Why there are no results.
@@ -78,11 +83,22 @@ extern "C" fn interrupt(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
+/// Takes note of Ctrl-C and its like instead of ending; tells whether it came.
+pub fn on_interrupt() -> impl Fn() -> bool {
+    for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        process::on_signal(s, interrupt);
+    }
+    interrupted
+}
+
 /// Everything that lives while a lab does, in the order in which it must be torn down.
 pub(crate) struct Lab {
     pub frame: Arc<LabFrame>,
     pub journal: Recorder,
     pub emulator: Emulator,
+    pub pipes: Arc<PipeLog>,
+    pub live: Arc<Live>,
+    pub arrivals: Option<Arrivals>,
     pub nodes: Vec<Node>,
     pub netns: Vec<Arc<OwnedFd>>,
     /// By node, where the mode has an envelope.
@@ -112,9 +128,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
              hint: `diecast doctor` lists what is missing"
         )));
     }
-    for s in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        process::on_signal(s, interrupt);
-    }
+    let _ = on_interrupt();
     let files = read_files(plan, o.base)?;
     results::prepare(o.out)?;
     let write =
@@ -159,9 +173,10 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     drop(running);
     drop((watch, probe, awake));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, nodes, supervisor, frame: _, netns, frames, _initial_rto, _egress } = lab;
+    let Lab { journal, emulator, arrivals, nodes, supervisor, netns, frames, _initial_rto, _egress, .. } = lab;
     let _ = Node::stop_all(nodes);
     drop((emulator, supervisor, frames, netns, _initial_rto, _egress));
+    arrivals.map_or(Ok(()), Arrivals::finish).map_err(RunError::host("recording arrivals"))?;
     let summary = results::finish(&journal, o.out, outcome)?;
     dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
     Ok(Ran { directory: o.out.to_owned(), summary })
@@ -344,6 +359,8 @@ fn set_up(
             None
         });
     }
+    let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
+    let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
@@ -351,10 +368,28 @@ fn set_up(
         ledger: egress.is_some().then(|| Arc::new(NodeLedgers(frames.clone())) as Arc<dyn EgressLedger>),
         priority: Some(EMULATOR_PRIORITY),
         cpu: None,
+        record,
     })
     .map_err(RunError::host("starting the emulator"))?;
     let supervisor = Supervisor::start().map_err(RunError::host("starting the supervisor"))?;
-    Ok(Lab { frame, journal, emulator, nodes, netns, frames, supervisor, _initial_rto: initial_rto, _egress: egress })
+    let pipes = Arc::new(PipeLog::new(&plan.net, emulator.handle(), journal.clone()));
+    let live = Arc::new(Live::new(plan, emulator.handle(), journal.clone(), frame.clone()));
+    let serving = live.clone();
+    dir.set_control(Box::new(move |request, client| serving.serve(request, client)));
+    Ok(Lab {
+        frame,
+        journal,
+        emulator,
+        pipes,
+        live,
+        arrivals,
+        nodes,
+        netns,
+        frames,
+        supervisor,
+        _initial_rto: initial_rto,
+        _egress: egress,
+    })
 }
 
 impl Lab {

@@ -5,10 +5,14 @@
 //!      ── drain ── tear down (files collected) ── metrics, verdict, run.json
 //! ```
 
+mod arrivals;
+mod capture;
 mod facts;
 pub mod frame;
 mod host_watch;
 mod lab;
+mod live;
+mod pipe_log;
 mod progress;
 mod ready;
 mod recorder;
@@ -16,6 +20,9 @@ mod results;
 mod running;
 mod sysctls;
 
+pub use arrivals::{ARRIVALS_FILE, ReplayError, Replayed, ReplayedPipe, replay_run};
+pub use capture::{CaptureCounts, CaptureRequest};
 pub use facts::{default_grain_ns, host_facts, plan_facts};
-pub use lab::{Ran, RunError, RunOptions, run};
+pub use lab::{Ran, RunError, RunOptions, on_interrupt, run};
+pub use live::{Answer, Changed, Request, When};
 pub use progress::Progress;

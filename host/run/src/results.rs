@@ -19,8 +19,10 @@ use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorStats, NODE_DEVICE, link_counters};
 use diecast_host_supervisor::NodeFrame;
 
+use crate::arrivals::ARRIVALS_FILE;
 use crate::host_watch::Sampler;
 use crate::lab::{Lab, RunError};
+use crate::pipe_log;
 use crate::recorder::Recorder;
 use crate::running::{Measured, WORK_DIR};
 
@@ -98,7 +100,7 @@ impl Sampled {
         net: &NodeCounters,
     ) -> Option<(NodeSample, Option<Throttling>)> {
         let pipes = || self.pipes.iter().filter_map(|&at| stats.pipes.get(at));
-        let in_pipes: u64 = pipes().map(|pipe| pipe.dropped_queue_full + pipe.dropped_loss).sum();
+        let in_pipes: u64 = pipes().map(|p| pipe_log::drops(p).total()).sum();
         let charged = |f: &Arc<NodeFrame>| {
             let c = &f.page().counters;
             c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
@@ -117,7 +119,9 @@ impl Sampled {
                 + net.dropped_unknown_destination
                 + net.dropped_spoofed
                 + net.dropped_malformed
-                + net.dropped_oversize,
+                + net.dropped_oversize
+                + net.dropped_partition
+                + net.dropped_no_route,
             // What the emulator did not read is counted by the device alone.
             ring_dropped_packets: link_counters(self.netns.as_fd(), NODE_DEVICE).map_or(0, |c| c.sent_dropped),
         };
@@ -134,7 +138,7 @@ impl Sampled {
 
 /// A reader of all nodes' counters, for the watch.
 pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
-    let (emulator, clock) = (lab.emulator.reader(), lab.frame.clone());
+    let log = lab.pipes.clone();
     let nodes: Vec<Sampled> = (plan.nodes.iter().enumerate())
         .map(|(at, n)| Sampled {
             name: n.name.clone(),
@@ -146,9 +150,8 @@ pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
         })
         .collect();
     Box::new(move || {
-        let Ok(net) = emulator.stats() else { return Vec::new() };
-        let v_ns = clock.now();
-        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(v_ns, &net, k)).collect()
+        let Some(net) = log.sample() else { return Vec::new() };
+        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(net.v_at, &net, k)).collect()
     })
 }
 
@@ -168,7 +171,9 @@ pub fn prepare(out: &Path) -> Result<(), RunError> {
         for folder in folders.iter().filter(|folder| folder.exists()) {
             std::fs::remove_dir_all(folder).map_err(|e| failed("removing an earlier run's", folder, e))?;
         }
-        for file in [SUMMARY_FILE, METRICS_FILE].map(|name| out.join(name)).iter().filter(|file| file.exists()) {
+        for file in
+            [SUMMARY_FILE, METRICS_FILE, ARRIVALS_FILE].map(|name| out.join(name)).iter().filter(|file| file.exists())
+        {
             std::fs::remove_file(file).map_err(|e| failed("removing an earlier run's", file, e))?;
         }
     }

@@ -108,6 +108,9 @@ impl<'a> Running<'a> {
             }
         }
         let begin = lab.frame.now();
+        lab.live
+            .load_begins(begin, &plan.faults)
+            .map_err(|e| Stop::Host(format!("arranging the catalog's faults: {e}")))?;
         let (from, to) = (begin.plus(warm_up), begin.plus(warm_up).plus(measure));
         self.o.progress.phase(&format!(
             "warming up for {:.0} s and measuring for {:.0} s virtual ({:.0} s real)",
@@ -117,10 +120,10 @@ impl<'a> Running<'a> {
         ));
         self.until(from, "warm-up", begin, to)?;
         lab.journal.phase(Phase::Measure);
-        self.measured.emulator_before = lab.emulator.stats().ok();
+        self.measured.emulator_before = lab.pipes.sample();
         let before: Vec<_> = self.ledger_counts();
         self.until(to, "measuring", begin, to)?;
-        self.measured.emulator_after = lab.emulator.stats().ok();
+        self.measured.emulator_after = lab.pipes.sample();
         let after = self.ledger_counts();
         self.measured.ledgers = before.into_iter().zip(after).map(|((n, b), (_, a))| (n, b, a)).collect();
         lab.journal.phase(Phase::Drain);

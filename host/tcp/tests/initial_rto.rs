@@ -71,7 +71,8 @@ impl Net {
             netns.push(ns);
         }
         let clock = Arc::new(FrameMap::start(monotonic_now(), Tdf::ONE));
-        let config = EmulatorConfig { spec: spec.clone(), taps, clock, ledger: None, priority: None, cpu: None };
+        let config =
+            EmulatorConfig { spec: spec.clone(), taps, clock, ledger: None, priority: None, cpu: None, record: None };
         Net { emulator: Emulator::start(config).unwrap(), spec, netns }
     }
 

@@ -117,6 +117,7 @@ impl Nodes {
             ledger: None,
             priority: Some(PRIORITY),
             cpu: Some(emulator_cpu()),
+            record: None,
         })
     }
 

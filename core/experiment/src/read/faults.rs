@@ -219,7 +219,7 @@ pub fn parse_change(words: &ChangeWords, names: &NetworkNames) -> Result<Network
         ChangeWords::Partition { sides } => {
             let mut all = Vec::new();
             for word in sides {
-                let items = word.split(',').map(|name| word_node(name)).collect();
+                let items = word.split(',').map(word_node).collect();
                 let node = Node { at: Pos { line: 1, column: 1 }, kind: Kind::List(items) };
                 all.push(in_word(word, &mut faults, |r| side(r, &node, names)));
             }

@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use diecast_core_net::NetSpec;
+use diecast_core_net::{NetSpec, Recorded};
 use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
     Emulator, EmulatorConfig, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
@@ -76,6 +77,11 @@ pub fn skip() -> bool {
 
 impl Lab {
     pub fn start(spec: NetSpec, tdf: &str) -> Lab {
+        Lab::start_with(spec, tdf, None)
+    }
+
+    /// As [`Lab::start`], with everything that comes in sent to `record`.
+    pub fn start_with(spec: NetSpec, tdf: &str, record: Option<Sender<Vec<Recorded>>>) -> Lab {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let tdf: Tdf = tdf.parse().unwrap();
         let frame = Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), tdf)));
@@ -96,6 +102,7 @@ impl Lab {
             ledger: None,
             priority: Some(50),
             cpu: None,
+            record,
         };
         let emulator = Emulator::start(config).unwrap();
         Lab { spec, netns, emulator, frame, sysctls, tdf, _awake: Awake::start(), _turn }

@@ -4,5 +4,6 @@
 
 mod accuracy;
 mod lab;
+mod live;
 mod priority;
 mod segment;
