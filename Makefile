@@ -1,7 +1,7 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo bench-validate bench-net check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
@@ -61,6 +61,9 @@ bench-validate: build ## accuracy at 30 % and 70 % of capacity, against native, 
 bench-net: build ## links, a dumbbell and the emulator against arithmetic, at TDF 1, 10 and 100 (14 minutes)
 	cargo build --release --package diecast-tests --bin net-cost
 	benches/net.py
+
+conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's (hours)
+	benches/conformance.py --jobs 2
 
 # Every other script of benches/ has a target of its name.
 bench-%: build

@@ -201,3 +201,22 @@ fn idle_waits_do_not_spin() {
         assert!(framed <= native + 60_000, "{world:?}: {framed} ns a wait, natively {native}");
     }
 }
+
+/// What a program inherits of signals is what the caller of `diecast frame` had.
+#[test]
+fn signals_are_inherited_as_without_a_frame() {
+    let _turn = beside();
+    let program = diecast_tests::diecast().to_string_lossy().into_owned();
+    // 32 and 33 are the C library's own.
+    const KNOWN: u64 = !(3 << 31);
+    for prefix in [&["env"][..], &["env", "--ignore-signal=INT,HUP", "--block-signal=USR1,WINCH"]] {
+        let look = |frame: &[&str]| -> Vec<u64> {
+            let command = [prefix, frame, &["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]].concat();
+            let r = run_with(World::Native, &[], &command, b"", &[]);
+            assert_eq!(r.status, Some(0), "{command:?}: {}", r.stderr);
+            let mask = |line: &str| u64::from_str_radix(line.rsplit('\t').next().unwrap_or(""), 16).expect("a mask");
+            r.lines().iter().map(|(_, line)| mask(line) & KNOWN).collect()
+        };
+        assert_eq!(look(&[&program, "frame", "--tdf", "1", "--"]), look(&[]), "{prefix:?}");
+    }
+}

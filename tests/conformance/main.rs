@@ -5,4 +5,5 @@ mod basics;
 mod cost;
 mod languages;
 mod processes;
+mod suites;
 mod surfaces;

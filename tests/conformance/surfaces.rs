@@ -77,6 +77,11 @@ fn socket_options_are_in_virtual_time() {
 }
 
 #[test]
+fn stamps_of_packets_and_ipc_objects_are_in_virtual_time() {
+    conforms(&[&c("stamps", false)], &FRAMES);
+}
+
+#[test]
 fn alternate_stacks_of_every_size() {
     conforms(&[&c("altstacks", false)], &FRAMES);
 }

@@ -14,12 +14,12 @@ mod own;
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use diecast_core_vtime::{Rate, Segment};
+use diecast_core_vtime::{Rate, RealNs, Segment};
 
 pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 3;
+pub const ABI_VERSION: u32 = 4;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -289,6 +289,19 @@ impl NodePage {
             tries += 1;
             core::hint::spin_loop();
         }
+    }
+
+    /// The segment in which a real instant lies. The past does not change, so only the newest one needs the seqlock.
+    pub fn segment_at(&self, r: RealNs) -> Segment {
+        let mut s = self.segment();
+        let count = (self.segment_count.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
+        for cell in self.segments.iter().take(count).rev().skip(1) {
+            if s.r0_ns <= r.0 {
+                break;
+            }
+            s = cell.load();
+        }
+        s
     }
 
     /// Publishes all segments of a frame. Only the supervisor calls it. False when there are too many.

@@ -54,4 +54,6 @@ pub struct InheritedPage {
     /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns.
     pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
+    /// 1 once the program asked for stamps on packets, and its receiving calls are trapped.
+    pub stamped: AtomicU32,
 }

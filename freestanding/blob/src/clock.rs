@@ -77,6 +77,13 @@ fn offset(clock: i32) -> i64 {
     o.load(Ordering::Relaxed)
 }
 
+/// The virtual REALTIME of an instant that the kernel noted by its own, ns.
+pub fn then(realtime_ns: u64) -> u64 {
+    let ahead = kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64;
+    let real = RealNs((realtime_ns as i64).saturating_sub(ahead).max(0) as u64);
+    (node().segment_at(real).v_of(real).0 as i64).saturating_add(offset(REALTIME)).max(0) as u64
+}
+
 /// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.
 fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec {
     timespec(node().slowness().mul_floor(real_ns.saturating_sub(cost_ns)))

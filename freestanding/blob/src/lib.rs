@@ -28,6 +28,7 @@ mod meter;
 mod serve;
 mod signals;
 mod sockets;
+mod stamps;
 mod sys;
 mod timers;
 mod usage;

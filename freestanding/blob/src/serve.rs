@@ -8,7 +8,7 @@ use diecast_core_syscalls::nr;
 use crate::entry::Record;
 use crate::sys::{self, EPERM, Ret};
 use crate::user::{self, Timespec, Timeval};
-use crate::{altstack, carried, clock, node, report, signals, sockets, timers, usage, vdso, waits};
+use crate::{altstack, carried, clock, node, report, signals, sockets, stamps, timers, usage, vdso, waits};
 
 /// Serves one trapped call and gives what goes into rax.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
@@ -40,7 +40,12 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::MQ_TIMEDRECEIVE => waits::absolute(nr::MQ_TIMEDRECEIVE, a, 4, clock::REALTIME),
         nr::SEMTIMEDOP => waits::relative(nr::SEMTIMEDOP, a, 3),
         nr::RT_SIGTIMEDWAIT => signals::rt_sigtimedwait(a),
-        nr::RECVMMSG => waits::recvmmsg(a),
+        sys::RECVMSG => stamps::recvmsg(a),
+        nr::RECVMMSG => stamps::recvmmsg(a),
+        nr::IOCTL => stamps::ioctl(a),
+        nr::SHMCTL => stamps::shmctl(a),
+        nr::SEMCTL => stamps::semctl(a),
+        nr::MSGCTL => stamps::msgctl(a),
         nr::SETSOCKOPT => sockets::set(a),
         nr::GETSOCKOPT => sockets::get(a),
         nr::GETRUSAGE => usage::getrusage(a),

@@ -5,7 +5,7 @@ use diecast_core_syscalls::nr;
 use crate::clock::{self, MONOTONIC};
 use crate::sys::Ret;
 use crate::user::{self, Timeval};
-use crate::{node, sys, timers};
+use crate::{node, stamps, sys, timers};
 
 const SOL_SOCKET: u32 = 1;
 const SOL_TCP: u32 = 6;
@@ -39,6 +39,7 @@ fn units_out(r: u64) -> u64 {
 pub fn set(a: [u64; 6]) -> Ret {
     match (a[1] as u32, a[2] as u32) {
         (SOL_SOCKET, SO_LINGER) => set_number(a, 4, u64::MAX),
+        (SOL_SOCKET, option) if stamps::is_asking(option) => stamps::ask(a),
         (SOL_SOCKET, _) => set_timeout(a),
         (SOL_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL) => set_number(a, 0, KEEPALIVE_MAX_S),
         _ => set_number(a, 0, u64::MAX),

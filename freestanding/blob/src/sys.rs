@@ -39,6 +39,7 @@ pub const OPENAT: u32 = 257;
 pub const READ: u32 = 0;
 pub const CLOSE: u32 = 3;
 pub const MMAP: u32 = 9;
+pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
 pub const MADVISE: u32 = 28;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;

@@ -82,7 +82,8 @@ fn descendants() -> io::Result<Vec<i32>> {
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-/// Terminal signals go to the whole foreground group; those sent to us alone are passed on.
+/// Terminal signals go to the whole foreground group; those sent to us alone are passed on. What is ignored stays so,
+/// here and in the command; a handler is nothing that the command would inherit.
 fn forward_signals() {
     extern "C" fn forward(sig: libc::c_int) {
         let pid = CHILD.load(Ordering::Relaxed);
@@ -90,11 +91,13 @@ fn forward_signals() {
             let _ = process::kill(Tid(pid), sig);
         }
     }
-    for sig in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2] {
+    extern "C" fn stay(_: libc::c_int) {}
+    const PASSED_ON: [i32; 4] = [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+    for sig in PASSED_ON.into_iter().filter(|s| !process::is_ignored(*s)) {
         process::on_signal(sig, forward);
     }
-    for sig in [libc::SIGINT, libc::SIGQUIT] {
-        process::ignore_signal(sig);
+    for sig in [libc::SIGINT, libc::SIGQUIT].into_iter().filter(|s| !process::is_ignored(*s)) {
+        process::on_signal(sig, stay);
     }
 }
 
@@ -145,7 +148,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     command.args(&o.command[1..]);
     let program = o.command[0].to_string_lossy().into_owned();
     let child_end = theirs.try_clone().map_err(host("making a socket"))?;
+    let mask = process::signal_mask();
     process::before_exec(&mut command, move || {
+        process::set_signal_mask(&mask);
         process::set_parent_death_signal(libc::SIGKILL)?;
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
         let listener = seccomp::install_with_or_without_privilege(&filter)?;

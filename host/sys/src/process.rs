@@ -129,10 +129,30 @@ pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
     }
 }
 
-/// Ignores a signal; programs started afterwards by [`std::process::Command`] inherit that.
-pub fn ignore_signal(signal: i32) {
-    // SAFETY: no handler involved.
-    unsafe { libc::signal(signal, libc::SIG_IGN) };
+/// Is this signal ignored? Programs that are started afterwards inherit that, and only that.
+pub fn is_ignored(signal: i32) -> bool {
+    // SAFETY: zero is a valid sigaction; the kernel fills it.
+    unsafe {
+        let mut a: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &raw mut a);
+        a.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+/// The calling thread's signal mask.
+pub fn signal_mask() -> libc::sigset_t {
+    // SAFETY: zero is a valid sigset_t; the kernel fills it.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &raw mut mask);
+        mask
+    }
+}
+
+/// Sets the calling thread's signal mask. Can be used between fork and exec.
+pub fn set_signal_mask(mask: &libc::sigset_t) {
+    // SAFETY: reads one sigset_t.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
 }
 
 /// A descriptor that becomes readable when a process ends.

@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""Upstream test suites natively and in frames: the same tests pass, or each difference is explained.
+
+A test differs when it passes in at least two of three runs on one side and in at most one of three on the other (with
+N runs: in two thirds of them, and in one third). Prints a table and writes JSON; exit 1 when a difference has no
+explanation, 3 when a suite can't be had.
+
+Usage: benches/conformance.py [--suite NAME[:PART,PART...]]... [--tdf T]... [--runs N] [--jobs N] [--out FILE]
+                                                                                         (make conformance; hours)
+"""
+import argparse, collections, concurrent.futures, json, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
+DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
+HERE = os.path.dirname(os.path.abspath(__file__))
+CACHE = os.path.join(os.path.dirname(RELEASE), "conformance")
+BEGAN = time.monotonic()
+NATIVE = "native"
+
+PYTHON = ("test_time test_datetime test_select test_selectors test_epoll test_poll test_threading test_signal "
+          "test_asyncio test_subprocess test_socket test_queue test_concurrent_futures test_os test_resource").split()
+GO = "time context sync net net/http os os/exec os/signal runtime".split()
+# uvloop's source package carries libuv's whole source, its tests too.
+UV_PACKAGE = "uvloop==0.23.0"
+# Real time that one part may take natively, s; in a frame so much times the TDF, and as much again.
+PART_LIMIT_S = 600
+
+EXPLAINED = json.load(open(os.path.join(HERE, "conformance-explained.json")))
+
+
+def say(text):
+    print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
+
+
+LIVE = set()
+TURN = collections.defaultdict(threading.Lock)
+
+
+def stop(number, _):
+    """Ended from outside: so are the runs."""
+    for child in list(LIVE):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os._exit(128 + number)
+
+
+class Missing(Exception):
+    """A suite that can't be had here, and why."""
+
+
+def in_world(world, command):
+    return command if world == NATIVE else [DIECAST, "frame", "--tdf", world, "--", *command]
+
+
+def limit_s(world):
+    return PART_LIMIT_S if world == NATIVE else PART_LIMIT_S * (1 + float(world))
+
+
+def execute(world, command, **options):
+    """Runs to the end or to the limit; output and how it ended."""
+    with tempfile.TemporaryFile() as out:
+        child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                 start_new_session=True, **options)
+        LIVE.add(child)
+        try:
+            how = child.wait(limit_s(world))
+        except subprocess.TimeoutExpired:
+            how = "timeout"
+            # The frame's own process first: it ends what runs in it.
+            child.kill()
+            child.wait()
+        LIVE.discard(child)
+        try:
+            os.killpg(child.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        out.seek(0)
+        return out.read().decode(errors="replace"), how
+
+
+# Each suite: parts() lists its parts, run(part, world) gives {test: "pass" | "fail" | "skip"}, the output, how it ended.
+
+class Python:
+    """CPython's own tests, by whichever python3 has a whole `test` package (Debian: libpython3-testsuite)."""
+    default = PYTHON
+
+    def __init__(self):
+        for found in ("python3", "/usr/bin/python3"):
+            probe = "import sys, test.test_time, test.test_asyncio; print(sys.executable)"
+            done = subprocess.run([found, "-c", probe], capture_output=True, text=True)
+            if done.returncode == 0:
+                self.python = done.stdout.strip()
+                return
+        raise Missing("no python3 with its tests: install libpython3-testsuite")
+
+    def run(self, part, world):
+        with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
+            results = os.path.join(folder, "results")
+            command = [self.python, os.path.join(HERE, "conformance_unittest.py"), "test." + part, results]
+            output, how = execute(world, in_world(world, command), cwd=folder)
+            tests = {}
+            for line in open(results) if os.path.exists(results) else ():
+                name, outcome = line.rstrip("\n").rsplit(" ", 1)
+                tests[name] = outcome
+        return tests, output, how
+
+
+class Go:
+    """Tests of Go's standard library, compiled outside of the frame and run in it."""
+    default = GO
+
+    def __init__(self):
+        self.go = shutil.which("go")
+        if not self.go:
+            raise Missing("go is not installed")
+        goroot = subprocess.run([self.go, "env", "GOROOT"], capture_output=True, text=True).stdout.strip()
+        if not os.path.exists(os.path.join(goroot, "src", "time", "sleep_test.go")):
+            raise Missing("this Go has no tests in its GOROOT")
+
+    def run(self, part, world):
+        command = [self.go, "test", "-short", "-json", "-count=1", f"-timeout={int(limit_s(world))}s", "-vet=off"]
+        if world != NATIVE:
+            command += ["-exec", " ".join(in_world(world, []))]
+        output, how = execute(world, [*command, part], cwd="/")
+        tests = {}
+        for line in output.splitlines():
+            event = json.loads(line) if line.startswith("{") else {}
+            if event.get("Action") in ("pass", "fail", "skip") and "Test" in event:
+                tests[event["Test"]] = event["Action"]
+        return tests, output, how
+
+
+class Uv:
+    """libuv's own tests, each in a process of its own as its runner does."""
+
+    def __init__(self):
+        self.runner = os.path.join(CACHE, "uv", "uv_run_tests_a")
+        if not os.path.exists(self.runner):
+            self.build()
+        os.environ["UV_RUN_AS_ROOT"] = "1"
+        listed = subprocess.run([self.runner, "--list"], capture_output=True, text=True).stdout
+        self.tests = [line.strip() for line in listed.splitlines() if line and not line.startswith(" ")]
+        if not self.tests:
+            raise Missing("libuv's runner lists no tests")
+        self.default = ["all"]
+
+    @staticmethod
+    def build():
+        for tool in ("cmake", "cc", "pip"):
+            if not shutil.which(tool):
+                raise Missing(f"{tool} is not installed")
+        folder = os.path.join(CACHE, "uv")
+        os.makedirs(folder, exist_ok=True)
+        quiet = dict(cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        try:
+            subprocess.run(["pip", "download", "--quiet", "--no-deps", "--no-binary", "uvloop", UV_PACKAGE], **quiet)
+            package = next(f for f in os.listdir(folder) if f.endswith(".tar.gz"))
+            subprocess.run(["tar", "xzf", package, "--strip-components=1"], **quiet)
+            subprocess.run(["cmake", "-S", "vendor/libuv", "-B", ".", "-DCMAKE_BUILD_TYPE=Release"], **quiet)
+            subprocess.run(["make", "uv_run_tests_a"], **quiet)
+        except subprocess.CalledProcessError as e:
+            raise Missing(f"libuv did not build: {e.stderr.decode(errors='replace')[-500:]}") from e
+
+    def run(self, part, world):
+        names = self.tests if part == "all" else [part]
+        tests = {}
+        if part == "all":
+            # In one frame: an exec each, not a frame each.
+            script = 'for t; do timeout -k 1 60 "$0" "$t" "$t" >out 2>&1; echo "result $t $?"; cat out; done'
+        else:
+            script = 'timeout -k 1 60 "$0" "$1" "$1" >out 2>&1; echo "result $1 $?"; cat out'
+        with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
+            shutil.copytree(os.path.join(CACHE, "uv", "vendor", "libuv", "test", "fixtures"),
+                            os.path.join(folder, "test", "fixtures"))
+            output, how = execute(world, in_world(world, ["sh", "-c", script, self.runner, *names]), cwd=folder)
+        for name, status in re.findall(r"^result (\S+) (\d+)$", output, re.M):
+            tests[name] = {"0": "pass", "7": "skip"}.get(status, "fail")
+        return tests, output, how
+
+
+SUITES = {"python": Python, "go": Go, "uv": Uv}
+
+
+def share(runs, test):
+    return sum(r["tests"].get(test) == "pass" for r in runs) / len(runs)
+
+
+def differences(native, framed):
+    """Tests that pass on one side only, by the rule of two in three."""
+    found = []
+    for test in sorted({t for r in native + framed for t in r["tests"]}):
+        a, b = share(native, test), share(framed, test)
+        if a >= 2 / 3 and b <= 1 / 3 or a <= 1 / 3 and b >= 2 / 3:
+            found.append({"test": test, "native": a, "framed": b})
+    return found
+
+
+def explained(suite, part, world, test):
+    for e in EXPLAINED:
+        if e["suite"] == suite and e["part"] in (part, "*") and re.fullmatch(e["test"], test) \
+                and world in e.get("tdf", [world]):
+            return e["reason"]
+    return None
+
+
+def one(task):
+    suite, name, part, world, turn, logs = task
+    with TURN[name, part]:
+        began = time.monotonic()
+        tests, output, how = suite.run(part, world)
+        took = time.monotonic() - began
+    with open(os.path.join(logs, f"{name}-{part.replace('/', '_')}-{world}-{turn}.log"), "w") as log:
+        log.write(output)
+    count = collections.Counter(tests.values())
+    ended = "" if how == 0 else f", ended with {how}"
+    say(f"{name} {part} {world if world == NATIVE else 'TDF ' + world} #{turn + 1}: {count['pass']} pass, "
+        f"{count['fail']} fail, {count['skip']} skip, {took:.0f} s{ended}")
+    return (name, part, world), {"tests": tests, "how": how, "real_s": round(took, 1)}
+
+
+def chosen(arguments):
+    """[(name, suite, parts)] and what is missing."""
+    wanted, missing = [], []
+    for text in arguments or SUITES:
+        name, _, parts = text.partition(":")
+        try:
+            suite = SUITES[name]()
+            wanted.append((name, suite, parts.split(",") if parts else suite.default))
+        except Missing as e:
+            missing.append(f"{name}: {e}")
+    return wanted, missing
+
+
+def report(runs, worlds):
+    """Rows of the table, and whether every difference has its reason."""
+    rows, unexplained = [], 0
+    for name, part in sorted({(n, p) for n, p, _ in runs}):
+        native = runs[name, part, NATIVE]
+        passes = len({t for r in native for t in r["tests"] if share(native, t) >= 2 / 3})
+        for world in worlds[1:]:
+            found = differences(native, runs[name, part, world])
+            for d in found:
+                d["reason"] = explained(name, part, world, d["test"])
+                unexplained += d["reason"] is None
+            rows.append({"suite": name, "part": part, "tdf": world, "passes_natively": passes, "differences": found})
+    return rows, unexplained
+
+
+def show(rows):
+    print(f"{'suite':7} {'part':26} {'TDF':>4} {'passes':>7} {'differ':>7} {'explained':>10}")
+    for r in rows:
+        reasons = sum(d["reason"] is not None for d in r["differences"])
+        print(f"{r['suite']:7} {r['part']:26} {r['tdf']:>4} {r['passes_natively']:>7} {len(r['differences']):>7} "
+              f"{reasons:>10}")
+        for d in r["differences"]:
+            side = "natively only" if d["native"] > d["framed"] else "in the frame only"
+            print(f"        {d['test']}: passes {side} ({d['native']:.2f} of runs, {d['framed']:.2f} in the frame): "
+                  f"{d['reason'] or 'NOT EXPLAINED'}")
+
+
+def carry_out(tasks, jobs, runs):
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for key, run in pool.map(one, tasks):
+            runs[key].append(run)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--suite", action="append", help="python, go or uv, with parts after a colon; all by default")
+    p.add_argument("--tdf", action="append", help="frames to compare with native; 1 and 4 by default")
+    p.add_argument("--runs", type=int, default=3)
+    p.add_argument("--jobs", type=int, default=1, help="runs at one time")
+    p.add_argument("--out", default=os.path.join(CACHE, "report.json"))
+    a = p.parse_args()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    wanted, missing = chosen(a.suite)
+    for m in missing:
+        print(f"missing: {m}", file=sys.stderr)
+    worlds = [NATIVE, *(a.tdf or ["1", "4"])]
+    logs = os.path.splitext(a.out)[0] + "-logs"
+    os.makedirs(logs, exist_ok=True)
+    # A part never runs beside itself: some suites use fixed ports.
+    tasks = [(s, n, part, w, turn, logs) for turn in range(a.runs) for w in worlds for n, s, parts in wanted
+             for part in parts]
+    runs = collections.defaultdict(list)
+    carry_out(tasks, a.jobs, runs)
+    rows, unexplained = report(runs, worlds)
+    # Fewer than three runs decide nothing: where they differ, the rest.
+    doubtful = {(r["suite"], r["part"]) for r in rows for d in r["differences"] if d["reason"] is None}
+    more = [(*t[:4], turn, t[5]) for t in tasks if t[4] == 0 and (t[1], t[2]) in doubtful for turn in range(a.runs, 3)]
+    if more:
+        carry_out(more, a.jobs, runs)
+        rows, unexplained = report(runs, worlds)
+    show(rows)
+    listed = [{"suite": n, "part": p, "world": w, "runs": r} for (n, p, w), r in runs.items()]
+    with open(a.out, "w") as out:
+        json.dump({"version": 1, "rows": rows, "runs": listed, "missing": missing}, out, indent=1)
+    print(f"{unexplained} differences without an explanation; {a.out}")
+    return 1 if unexplained else 3 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
