@@ -160,7 +160,7 @@ def emulator(part, small):
 
 # In the order in which they run; name, in the small form too, what.
 PARTS = [
-    *((f"emulator-{p}", True, lambda out, small, p=p: emulator(p, small)) for p in ("throughput", "rate", "delay", "idle")),
+    *((f"emulator-{p}", True, lambda out, small, p=p: emulator(p, small)) for p in ("throughput", "rate", "delay", "idle", "star")),
     ("links-1", True, lambda out, small: links(1, 1 if small else 3, out, small)),
     ("links-10", True, lambda out, small: links(10, 1 if small else 2, out, small)),
     ("dumbbell-1", True, lambda out, small: dumbbell(1, out, small)),

@@ -9,7 +9,7 @@ mod link;
 mod measure;
 
 pub use figure::Figure;
-pub use measure::{carried, delay, idle, rate, shaper, throughput};
+pub use measure::{carried, delay, idle, rate, shaper, star, throughput};
 
 /// Real time of one window, and how many there are: a benchmark's, or a test's.
 #[derive(Clone, Copy, Debug)]
@@ -20,11 +20,13 @@ pub struct Size {
     pub blocks: usize,
     /// NICs of the idle network.
     pub nics: usize,
+    /// Nodes of the star in which all pairs talk.
+    pub star: usize,
 }
 
 impl Size {
     /// What the bars are judged with.
-    pub const FULL: Size = Size { window_s: 1.5, blocks: 7, nics: 1000 };
+    pub const FULL: Size = Size { window_s: 1.5, blocks: 7, nics: 1000, star: 200 };
     /// Long enough to see that everything works.
-    pub const SMALL: Size = Size { window_s: 0.3, blocks: 2, nics: 50 };
+    pub const SMALL: Size = Size { window_s: 0.3, blocks: 2, nics: 50, star: 20 };
 }

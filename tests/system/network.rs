@@ -77,7 +77,8 @@ fn the_emulator_alone_keeps_rates_and_delays() {
         .status()
         .unwrap();
     assert!(built.success());
-    let found = figures(&b, &["emulator-throughput", "emulator-rate", "emulator-delay", "emulator-idle"]);
+    let found =
+        figures(&b, &["emulator-throughput", "emulator-rate", "emulator-delay", "emulator-idle", "emulator-star"]);
     for tdf in ["TDF 1:", "TDF 10:", "TDF 100:"] {
         let error = value(one(&found, &[tdf, "error of a rate"]));
         assert!(error.abs() <= 2.0, "{tdf} {error} %");
@@ -91,4 +92,6 @@ fn the_emulator_alone_keeps_rates_and_delays() {
     assert!((0.2..=1.3).contains(&share), "{share} of a plain forwarder's throughput");
     let idle = value(one(&found, &["idle NICs"]));
     assert!(idle <= 10.0, "{idle} % of a core");
+    let star = one(&found, &["a star of", "frames that arrive"]);
+    assert_eq!(star["passes"], true, "{star}");
 }

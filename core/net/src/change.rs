@@ -127,7 +127,7 @@ impl Network {
         let ix = self.next_change;
         self.next_change += 1;
         self.changes.insert(ix, change);
-        self.push_from_outside(at, VirtSpan(0), What::Change(ix));
+        self.push_from_outside(None, at, VirtSpan(0), What::Change(ix));
     }
 
     fn set_link(&mut self, at: VirtNs, pipe: PipeIx, link: &Link) {

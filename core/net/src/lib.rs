@@ -17,6 +17,7 @@
 //! * A change of the network takes place at its instant; see [`Change`] for what becomes of packets on their way.
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod build;
 mod change;
 mod link;
@@ -38,7 +39,7 @@ pub use link::{
     Link, LinkError, LinkPart, QUEUE_PACKETS_DEFAULT, Red,
 };
 pub use network::{Delivery, Network, NodeCounters};
-pub use packets::Seen;
+pub use packets::{BUFFER_ROOM_BYTES, Seen};
 pub use pipe::PipeCounters;
 pub use record::{RecordError, Recorded, Replay, replay, replay_until};
 pub use spec::{

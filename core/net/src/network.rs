@@ -1,16 +1,16 @@
 //! The model: frames in, due frames out, everything between in virtual time.
 //!
-//! One heap holds what happens next: a packet reaches a vertex, a pipe may send again, the network changes. Each costs
-//! O(log n). Events of one instant go first by their kind (those that came from outside last), then by the order of
-//! their causes: the outcome is a function of what came in and does not depend on when the caller looks.
+//! One agenda holds what happens next: a packet reaches a vertex, a pipe may send again, the network changes. Events of
+//! one instant go first by their kind (those that came from outside last), then by the order of their causes: the
+//! outcome is a function of what came in and does not depend on when the caller looks.
 
-use core::cmp::{Ordering, Reverse};
 use core::net::{Ipv4Addr, Ipv6Addr};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use serde::Serialize;
 
+use crate::agenda::{Agenda, Event};
 use crate::change::Change;
 use crate::neighbour::{self, Kind};
 use crate::packets::{Dest, Packet, PacketIx, Packets, Seen};
@@ -82,32 +82,6 @@ pub(crate) enum What {
     Change(u32),
 }
 
-/// Something that will happen. The order is (due, seq).
-#[derive(Debug)]
-struct Event {
-    due: VirtNs,
-    seq: u64,
-    what: What,
-}
-
-impl Ord for Event {
-    /// Reversed: the heap's greatest is the earliest.
-    fn cmp(&self, other: &Event) -> Ordering {
-        (other.due, other.seq).cmp(&(self.due, self.seq))
-    }
-}
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Event {
-    fn eq(&self, other: &Event) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Event {}
-
 /// A node as the model needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
@@ -132,10 +106,8 @@ pub struct Network {
     pub(crate) reroutes_refused: u64,
     frame_bytes_max: usize,
     packets: Packets,
-    events: BinaryHeap<Event>,
-    /// For each event the earliest instant at which it can lead to a delivery, then the event's own instant, by which
-    /// entries of processed events are told.
-    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs)>>,
+    /// A lane for each pipe's arrivals, then one for what each node sends.
+    agenda: Agenda,
     seq: u64,
     /// Nothing happens before this instant any more.
     pub(crate) processed: VirtNs,
@@ -174,8 +146,7 @@ impl Network {
             reroutes_refused: 0,
             frame_bytes_max,
             packets: Packets::new(frame_bytes_max),
-            events: BinaryHeap::new(),
-            earliest: BinaryHeap::new(),
+            agenda: Agenda::new(spec.pipes.len() + spec.nodes.len()),
             seq: 1,
             processed: VirtNs(0),
             releases: BTreeMap::new(),
@@ -314,7 +285,8 @@ impl Network {
     fn admit(&mut self, at: VirtNs, vertex: VertexIx, from: NodeIx, dest: Dest, frame: Vec<u8>) {
         let packet = self.packets.insert(Packet { frame, dest, from, vertex, broken: false });
         let least = self.least(What::Reach(packet));
-        self.push_from_outside(at, least, What::Reach(packet));
+        let lane = self.pipes.len() + from.at();
+        self.push_from_outside(Some(lane), at, least, What::Reach(packet));
     }
 
     /// When a frame may enter the first pipe.
@@ -341,24 +313,13 @@ impl Network {
     /// No delivery is due before this instant: the caller calls [`Network::pop_due`] then, not at every hop. It may
     /// find nothing due yet, when a packet has to wait in a queue or the network changes, and asks again.
     pub fn next_due(&self) -> Option<VirtNs> {
-        self.earliest.peek().map(|Reverse((at, _))| *at)
+        self.agenda.earliest()
     }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
-        let delivery = self.advance(now);
-        // What was due before the next event is done.
-        let pending = self.events.peek().map(|e| e.due);
-        while self.earliest.peek().is_some_and(|Reverse((_, due))| pending.is_none_or(|p| *due < p)) {
-            self.earliest.pop();
-        }
-        delivery
-    }
-
-    fn advance(&mut self, now: VirtNs) -> Option<Delivery> {
-        while self.events.peek().is_some_and(|e| e.due <= now) {
-            let event = self.events.pop()?;
+        while let Some(event) = self.agenda.pop(now) {
             self.processed = event.due;
             match event.what {
                 What::Reach(packet) => {
@@ -425,7 +386,7 @@ impl Network {
         for d in out.drain(..) {
             self.packets.get(d.packet).vertex = self.spec.pipes[pipe.at()].to;
             let least = self.least(What::Reach(d.packet));
-            self.push(d.arrives, self.seq, least, What::Reach(d.packet));
+            self.push(Some(pipe.at()), d.arrives, self.seq, least, What::Reach(d.packet));
         }
         self.departures = out;
         let p = &mut self.pipes[pipe.at()];
@@ -434,7 +395,7 @@ impl Network {
         {
             p.wake = Some(at);
             let least = self.least(What::Serve(pipe));
-            self.push(at, self.seq, least, What::Serve(pipe));
+            self.push(None, at, self.seq, least, What::Serve(pipe));
         }
     }
 
@@ -481,22 +442,20 @@ impl Network {
         }
     }
 
-    pub(crate) fn push_from_outside(&mut self, due: VirtNs, least: VirtSpan, what: What) {
-        self.push(due, self.seq | FROM_OUTSIDE, least, what);
+    pub(crate) fn push_from_outside(&mut self, lane: Option<usize>, due: VirtNs, least: VirtSpan, what: What) {
+        self.push(lane, due, self.seq | FROM_OUTSIDE, least, what);
     }
 
-    fn push(&mut self, due: VirtNs, seq: u64, least: VirtSpan, what: What) {
+    fn push(&mut self, lane: Option<usize>, due: VirtNs, seq: u64, least: VirtSpan, what: What) {
         self.seq += 1;
-        self.earliest.push(Reverse((due.plus(least), due)));
-        self.events.push(Event { due, seq, what });
+        self.agenda.push(lane, Event { due, seq, what }, due.plus(least));
     }
 
     /// Finds the earliest delivery of every event anew, after the network has changed.
     pub(crate) fn bind_anew(&mut self) {
-        let events = std::mem::take(&mut self.events);
-        let bounds = events.iter().map(|e| Reverse((e.due.plus(self.least(e.what)), e.due)));
-        self.earliest = bounds.collect();
-        self.events = events;
+        let mut agenda = std::mem::take(&mut self.agenda);
+        agenda.bind_anew(|e| e.due.plus(self.least(e.what)));
+        self.agenda = agenda;
     }
 
     /// From now on keeps a copy of every packet that the pipe sends, or stops to. Take them with
@@ -529,9 +488,7 @@ impl Network {
 
     /// Bytes of memory that packets on their way and buffers in reserve take, the agenda included.
     pub fn memory_bytes(&self) -> usize {
-        self.packets.memory_bytes()
-            + self.events.capacity() * size_of::<Event>()
-            + self.earliest.capacity() * size_of::<Reverse<(VirtNs, VirtNs)>>()
+        self.packets.memory_bytes() + self.agenda.memory_bytes()
     }
 
     /// Changes of routes that were refused because fixed routes would have led in a circle.

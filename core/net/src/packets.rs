@@ -10,6 +10,9 @@ use crate::spec::{NodeIx, PipeIx, VertexIx};
 
 /// Buffers kept for reuse; more are freed.
 const SPARE_BUFFERS_MAX: usize = 4096;
+/// Room in a buffer behind the longest frame, so that a caller can see that a frame is longer, or read what comes
+/// with it, without growing the buffer.
+pub const BUFFER_ROOM_BYTES: usize = 128;
 
 /// Who a frame is for.
 #[derive(Clone, Debug)]
@@ -60,8 +63,9 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    pub(crate) fn new(buffer_bytes: usize) -> Packets {
-        Packets { buffer_bytes, ..Packets::default() }
+    /// For frames of at most so many bytes.
+    pub(crate) fn new(frame_bytes_max: usize) -> Packets {
+        Packets { buffer_bytes: frame_bytes_max + BUFFER_ROOM_BYTES, ..Packets::default() }
     }
 
     pub(crate) fn insert(&mut self, packet: Packet) -> PacketIx {

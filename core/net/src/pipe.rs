@@ -329,27 +329,33 @@ impl Pipe {
         let (Some(head), Some(bps)) = (self.queue.certain_head(), self.link.bandwidth_bps) else {
             return VirtSpan(0);
         };
-        let bits = u128::from(self.link.framing.counted(head.bytes as usize)) * 8;
+        // Bound as in `transmit`.
+        let bits = self.link.framing.counted(head.bytes as usize) * 8;
         // The transmitter may begin a fraction of a nanosecond before the instant at which it is free.
-        let ns = (bits * u128::from(NS_PER_S) / u128::from(bps)).saturating_sub(1);
-        VirtSpan(u64::try_from(ns).unwrap_or(u64::MAX))
+        VirtSpan((bits * NS_PER_S / bps).saturating_sub(1))
     }
 
     /// Sends one packet after the one before it: the transmitter is free by now.
     ///
     /// The exact end of a busy period's k-th packet is `start + sum(bits) * 10^9 / bandwidth`; the remainder of
-    /// that division is carried, so rounding never adds up. Bound: 2^17 bytes * 8 * 10^9 + a remainder below
-    /// 2^64 fits 128 bits, and a quotient beyond 64 bits (584 years) saturates.
+    /// that division is carried, so rounding never adds up. Bound: 2^17 bytes * 8 * 10^9 is below 2^50, and only a
+    /// bandwidth beyond 2^63 has a remainder that does not fit beside it.
     ///
     /// Example: 1514 bytes at 100 Mbit/s take 121,120 ns.
     fn transmit(&mut self, w: Waiting, packets: &mut Packets, out: &mut Vec<Departure>) {
         let start = self.free_at();
         if let Some(bps) = self.link.bandwidth_bps {
-            let bits = u128::from(self.link.framing.counted(w.bytes as usize)) * 8;
-            let total = bits * u128::from(NS_PER_S) + u128::from(self.free_rem);
-            let whole = u64::try_from(total / u128::from(bps)).unwrap_or(u64::MAX);
+            let bits = self.link.framing.counted(w.bytes as usize) * 8;
+            let (whole, rem) = match (bits * NS_PER_S).checked_add(self.free_rem) {
+                Some(total) => (total / bps, total % bps),
+                None => {
+                    let total = u128::from(bits * NS_PER_S) + u128::from(self.free_rem);
+                    // Below 2^65 over more than 2^63.
+                    ((total / u128::from(bps)) as u64, (total % u128::from(bps)) as u64)
+                }
+            };
             self.free_ns = self.free_ns.saturating_add(whole);
-            self.free_rem = (total % u128::from(bps)) as u64;
+            self.free_rem = rem;
         }
         let end = self.free_at();
         self.counters.packets_sent += 1;

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use diecast_core_net::{Change, ETHERNET_HEADER_BYTES, NetError, NetSpec, Network, NodeIx, Recorded};
+use diecast_core_net::{
+    BUFFER_ROOM_BYTES, Change, ETHERNET_HEADER_BYTES, NetError, NetSpec, Network, NodeIx, Recorded,
+};
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
@@ -43,6 +45,7 @@ const SHARE_NS: u64 = 8_000_000;
 const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
 const OVERSIZE_ROOM: usize = 64;
+const _: () = assert!(OVERSIZE_ROOM + TRAILER_BYTES <= BUFFER_ROOM_BYTES, "no buffer grows for a frame");
 
 /// What an emulator needs.
 pub struct EmulatorConfig {
@@ -361,8 +364,14 @@ impl Runner {
 
     fn deliver_batch(&mut self) -> Option<RealNs> {
         let mut now = monotonic_now();
+        let mut v = self.clock.v_of(now);
         for _ in 0..DELIVER_BATCH {
-            let Some(delivery) = self.net.pop_due(self.clock.v_of(now)) else { return Some(now) };
+            let due = self.net.pop_due(v).or_else(|| {
+                // More may have become due during the writes.
+                v = self.clock.v_of(now);
+                self.net.pop_due(v)
+            });
+            let Some(delivery) = due else { return Some(now) };
             if !self.captures.is_empty() {
                 self.captures.at_nic(delivery.to.at(), delivery.due, Direction::Received, &delivery.frame);
             }

@@ -1,9 +1,9 @@
 //! The emulator's part of `benches/net.py`: one JSON line for each figure. Arguments: parts (throughput, rate, delay,
-//! idle; all when none is named) and `--small`.
+//! idle, star; all when none is named) and `--small`.
 
 use std::process::ExitCode;
 
-use diecast_tests::net::{Figure, Size, carried, delay, idle, rate, shaper, throughput};
+use diecast_tests::net::{Figure, Size, carried, delay, idle, rate, shaper, star, throughput};
 
 const M: u64 = 1_000_000;
 /// Further than one core carries; what lies beyond its throughput is printed, not judged.
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     let small = arguments.iter().any(|a| a == "--small");
     let size = if small { Size::SMALL } else { Size::FULL };
     let parts: Vec<&str> = arguments.iter().map(String::as_str).filter(|a| *a != "--small").collect();
-    let parts = if parts.is_empty() { vec!["throughput", "rate", "delay", "idle"] } else { parts };
+    let parts = if parts.is_empty() { vec!["throughput", "rate", "delay", "idle", "star"] } else { parts };
     for part in parts {
         let figures = match part {
             "throughput" => throughput(size),
@@ -39,8 +39,9 @@ fn main() -> ExitCode {
                 ["1", "10", "100"].iter().flat_map(|tdf| delay(tdf, 0, size)).chain(delay("1", 6, size)).collect()
             }
             "idle" => idle(size),
+            "star" => star(size),
             other => {
-                eprintln!("net-cost: expected throughput, rate, delay or idle, got {other}");
+                eprintln!("net-cost: expected throughput, rate, delay, idle or star, got {other}");
                 return ExitCode::from(2);
             }
         };

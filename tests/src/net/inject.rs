@@ -78,6 +78,11 @@ impl Injector {
         Ok(Injector { socket, frame })
     }
 
+    /// From now on it sends this frame.
+    pub fn load(&mut self, frame: Vec<u8>) {
+        self.frame = frame;
+    }
+
     /// Sends so many frames; how many the device took. What it refuses is lost: its ring is full.
     pub fn send(&mut self, frames: u64) -> u64 {
         let mut taken = 0;

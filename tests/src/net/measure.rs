@@ -3,13 +3,13 @@
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use diecast_core_net::{Link, NetBuilder};
+use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
 use diecast_host_sys::time::{allowed_cpus, pin_to};
 
 use super::Size;
 use super::figure::{Figure, quantile, sorted};
-use super::inject::{Counters, HEADERS_BYTES, Injector, arrived_ns, become_fifo, raise_descriptors};
+use super::inject::{Counters, HEADERS_BYTES, Injector, arrived_ns, become_fifo, frame, raise_descriptors};
 use super::link::{Nodes, hogs, three_pipes};
 
 /// Frames of a full MTU.
@@ -19,6 +19,11 @@ const THROUGHPUT_BAR: f64 = 0.7;
 const RATE_BAR: f64 = 0.005;
 const DELAY_BAR_US: f64 = 100.0;
 const IDLE_BAR: f64 = 0.02;
+const STAR_FRAME: usize = 128;
+/// An ethertype that no stack answers.
+const EXPERIMENTAL: [u8; 2] = 0x88b5u16.to_be_bytes();
+/// Every node sends once in each.
+const STAR_ROUND: Duration = Duration::from_millis(10);
 /// Frames that fill a queue before the paced ones keep it full.
 const HEAD_START: u64 = 500;
 
@@ -54,6 +59,7 @@ pub fn throughput(size: Size) -> Vec<Figure> {
     let nodes = Nodes::new(three_pipes(pipe, pipe), Tdf::ONE).expect("root");
     let (mut injector, counters, _sink) = (nodes.injector(MTU_FRAME, true), nodes.counters(), nodes.socket(1));
     let (mut plain, mut ours, mut busy, mut shares) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut wakes = Vec::new();
     for _ in 0..size.blocks {
         let forwarder = nodes.forward();
         plain.push(blast(&mut injector, &counters, size.window_s));
@@ -63,6 +69,7 @@ pub fn throughput(size: Size) -> Vec<Figure> {
         let stats = emulator.stop().expect("it runs");
         // What it would carry if it were never to pause: packets by its CPU time.
         busy.push(stats.packets_written as f64 / stats.cpu.as_secs_f64());
+        wakes.push(stats.wakeups as f64 / stats.packets_written as f64);
         shares.push(ours[ours.len() - 1] / plain[plain.len() - 1]);
     }
     let share = Figure::median("3 pipes, MTU frames, one core: share of a plain forwarder's", "", &shares);
@@ -71,6 +78,7 @@ pub fn throughput(size: Size) -> Vec<Figure> {
         Figure::median("plain TAP forwarder, MTU frames", "packets/s", &plain),
         Figure::median("emulator, 3 pipes, MTU frames", "packets/s", &ours),
         Figure::median("emulator, 3 pipes, MTU frames, by second of its CPU time", "packets/s", &busy),
+        Figure::median("emulator, 3 pipes, MTU frames, wake-ups a packet", "", &wakes),
         share.bar(format!("at least {THROUGHPUT_BAR}"), passes),
     ]
 }
@@ -213,18 +221,57 @@ fn realtime_ns() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64)
 }
 
+/// So many nodes on one switch.
+fn star_of(nodes: usize) -> NetSpec {
+    let mut b = NetBuilder::new(1, 78);
+    let s = b.switch("s");
+    for i in 0..nodes {
+        let (_, v) = b.node(&format!("n{i}"));
+        b.link(v, s, link(1_000_000_000, 50_000));
+    }
+    b.build().expect("one subnet")
+}
+
+/// Every node of a star sends to every other.
+pub fn star(size: Size) -> Vec<Figure> {
+    on_generator_core();
+    raise_descriptors().expect("a limit of this process's own");
+    let count = size.star;
+    let nodes = Nodes::new(star_of(count), Tdf::ONE).expect("root");
+    let mut injectors: Vec<Injector> =
+        (0..count).map(|i| nodes.within(i, || Injector::new(Vec::new(), true)).expect("root")).collect();
+    let emulator = nodes.emulate().expect("root");
+    let received = || emulator.stats().expect("it runs").nodes.iter().map(|n| n.packets_received).sum::<u64>();
+    let (before, begin) = (received(), Instant::now());
+    let mut taken = 0;
+    for distance in 1..count {
+        for (from, injector) in injectors.iter_mut().enumerate() {
+            let (from, to) = (&nodes.spec.nodes[from], &nodes.spec.nodes[(from + distance) % count]);
+            let mut of_nobody = frame(from, to, STAR_FRAME);
+            of_nobody[12..14].copy_from_slice(&EXPERIMENTAL);
+            injector.load(of_nobody);
+            taken += injector.send(1);
+        }
+        std::thread::sleep((begin + STAR_ROUND * distance as u32).saturating_duration_since(Instant::now()));
+    }
+    std::thread::sleep(10 * STAR_ROUND);
+    let arrived = received() - before;
+    let late = emulator.stop().expect("it runs").lateness();
+    let pairs = (count * (count - 1)) as u64;
+    let name = format!("a star of {count}, each of {pairs} pairs talks: frames that arrive");
+    vec![
+        Figure::new(name, "", arrived as f64).bar(format!("all {pairs}"), taken == pairs && arrived == pairs),
+        Figure::new(format!("a star of {count}: emulator's lateness p99"), "us real", late.p99_ns as f64 / 1e3)
+            .spread((late.p50_ns as f64 / 1e3, late.max_ns as f64 / 1e3), "median, largest"),
+    ]
+}
+
 /// What a network of idle NICs costs, and how long it took to make.
 pub fn idle(size: Size) -> Vec<Figure> {
     on_generator_core();
     raise_descriptors().expect("a limit of this process's own");
-    let mut b = NetBuilder::new(1, 78);
-    let s = b.switch("s");
-    for i in 0..size.nics {
-        let (_, v) = b.node(&format!("n{i}"));
-        b.link(v, s, link(1_000_000_000, 50_000));
-    }
     let begin = Instant::now();
-    let nodes = Nodes::new(b.build().expect("one subnet"), Tdf::ONE).expect("root");
+    let nodes = Nodes::new(star_of(size.nics), Tdf::ONE).expect("root");
     let made_s = begin.elapsed().as_secs_f64();
     let emulator = nodes.emulate().expect("root");
     // Group membership of fresh interfaces is said and repeated within two seconds or so.
