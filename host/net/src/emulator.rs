@@ -41,6 +41,11 @@ const DELIVER_BATCH: usize = 64;
 /// a pause is at most 2 ms long, and an overloaded emulator leaves a fifth of its core to the rest of the machine.
 const WINDOW_NS: u64 = 10_000_000;
 const SHARE_NS: u64 = 8_000_000;
+/// A frame that wakes the thread costs more than its way through the model, its sender included. So after `GATHER_AFTER`
+/// waits in a row that were shorter than `GATHER_NS`, frames may gather for as long, as at a NIC that moderates its
+/// interrupts; no delivery waits for that.
+const GATHER_NS: u64 = 20_000;
+const GATHER_AFTER: u32 = 4;
 /// Deliveries before a snapshot or a change is made although more is due: an emulator that is so late says so itself.
 const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
@@ -115,6 +120,7 @@ impl Emulator {
             record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             share: Share { window: monotonic_now(), busy_ns: 0 },
+            short_waits: 0,
             tally: Tally::new(nodes),
         };
         let (priority, cpu) = (config.priority, config.cpu);
@@ -299,6 +305,8 @@ struct Runner {
     record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
     share: Share,
+    /// Waits in a row that ended soon.
+    short_waits: u32,
     tally: Tally,
 }
 
@@ -318,9 +326,8 @@ impl Runner {
             self.hand_over_record();
             let timeout = if more { Some(Timespec::default()) } else { self.timeout() };
             events.clear();
-            let waited = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
+            let waited = self.wait(&mut events, timeout);
             awake_since = monotonic_now();
-            self.tally.wakeups += 1;
             match waited {
                 Ok(_) | Err(Errno::INTR) => {}
                 // No other error is possible with valid arguments; ending here makes every later call report it.
@@ -340,6 +347,30 @@ impl Runner {
                 }
             }
         }
+    }
+
+    /// Waits for a frame, a command or the end of `timeout`.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) -> Result<usize, Errno> {
+        let now = Some(Timespec::default());
+        if timeout == now {
+            return epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
+        }
+        self.tally.wakeups += 1;
+        if self.short_waits >= GATHER_AFTER {
+            let room = Duration::from_nanos(GATHER_NS);
+            let until_due = timeout.map_or(room, |t| Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
+            thread::sleep(room.min(until_due));
+            let found = epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
+            if found == Ok(0) {
+                self.short_waits = 0;
+            }
+            return found;
+        }
+        let begin = monotonic_now();
+        let found = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        let short = monotonic_now().since(begin).0 < GATHER_NS;
+        self.short_waits = if short { self.short_waits + 1 } else { 0 };
+        found
     }
 
     /// How long to wait: until the next deadline, for ever when there is none or time stands still.
