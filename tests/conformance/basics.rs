@@ -184,21 +184,23 @@ fn root_without_cap_sys_admin_can_use_frames() {
     assert_eq!(framed(&[]), "0\nNoNewPrivs:\t0\n", "root keeps what it has");
 }
 
-/// Waits that nothing ends must not spin. What a trap costs is in `cost`; here it is the whole wake-up with cold
-/// caches, and under a meter with the event switched in and out: far below what any spinning would take.
+/// Waits that nothing ends must not spin. What a trap costs is in `cost`; here it is the whole wake-up, under a meter
+/// with the event switched in and out, against a native wait of the same real length, since longer ones cost more
+/// everywhere. The bar of 3 us is for a quiet machine; any spinning would take far more than this one's.
 #[test]
 fn idle_waits_do_not_spin() {
     let _turn = alone();
     let guest = c("idle", false);
-    let least = |world: World| {
-        let look = |_| value(&run_with(world, &[], &[&guest, "300"], b"", &[]).lines(), "cpu_ns_per_wait");
-        (0..3).map(look).min().unwrap_or(0)
+    let look = |world: World, ms: &str| {
+        value(&run_with(world, &[], &[&guest, "160", ms], b"", &[]).lines(), "cpu_ns_per_wait")
     };
-    let native = least(World::Native);
-    for world in [World::Frame("1"), World::Frame("3")] {
-        let framed = least(world);
+    for (world, real_ms) in [(World::Frame("1"), "1"), (World::Frame("3"), "3")] {
+        // Turn by turn, since the cost of a wake-up changes by the second; the least of each.
+        let looks: Vec<_> = (0..6).map(|_| (look(World::Native, real_ms), look(world, "1"))).collect();
+        let native = looks.iter().map(|l| l.0).min().unwrap_or(0);
+        let framed = looks.iter().map(|l| l.1).min().unwrap_or(0);
         println!("idle waits: native {native} ns, {world:?} {framed} ns");
-        assert!(framed <= native + 60_000, "{world:?}: {framed} ns a wait, natively {native}");
+        assert!(framed <= native + 30_000, "{world:?}: {framed} ns a wait, natively {native}");
     }
 }
 

@@ -187,3 +187,21 @@ fn a_node_that_dies_is_named() {
     assert!(ended.table.starts_with("FAILED: ") && ended.table.contains("server"), "{}", ended.table);
     assert_eq!(text(&run(&b, &["clean"]).stdout), "nothing to remove\n");
 }
+
+/// What this host prints of itself has a speed near 1 on it; nearer only where the host's own speed stands still.
+#[test]
+fn this_host_as_a_machine_type_is_as_fast_as_this_host() {
+    let Some(b) = bench("host") else { return };
+    let o = run(&b, &["catalog", "host"]);
+    assert_eq!(o.status.code(), Some(0), "{}", text(&o.stderr));
+    let section = text(&o.stdout);
+    assert!(section.contains("# disk: ") && section.contains("# network: "), "{section}");
+    let score = section.split("score: ").nth(1).and_then(|rest| rest.split(',').next()).expect("a score").to_owned();
+    with(&b, &[("speed: 0.4", &format!("score: {score}"))]);
+    let o = run(&b, &["plan", "bad.yaml", "--tdf", "4", "--json"]);
+    assert_eq!(o.status.code(), Some(0), "{}", text(&o.stderr));
+    let plan: serde_json::Value = serde_json::from_slice(&o.stdout).unwrap();
+    let speed_ppm = plan["nodes"][0]["speed_ppm"].as_u64().unwrap();
+    assert!((600_000..1_600_000).contains(&speed_ppm), "{speed_ppm} of {section}");
+    assert!(std::fs::read_dir(&b.folder).unwrap().flatten().all(|e| !e.file_name().to_string_lossy().contains("disk")));
+}

@@ -39,6 +39,11 @@ pub enum Sub {
     Plan(PlanArgs),
     /// Say what this host can and can't do, and what follows
     Doctor(DoctorArgs),
+    /// Make parts of catalogs
+    Catalog {
+        #[command(subcommand)]
+        command: CatalogSub,
+    },
     /// Remove what killed runs left behind
     Clean,
     /// List the labs of this host
@@ -178,6 +183,22 @@ pub struct PlanArgs {
     #[command(flatten)]
     pub planned: Planned,
     /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Subcommand)]
+pub enum CatalogSub {
+    /// Measure this machine and print it as a machine type, with a score that a plan on another host turns into a speed
+    Host(HostArgs),
+}
+
+#[derive(Args)]
+pub struct HostArgs {
+    /// Folder whose disk is measured, with 64 MiB in a file that is removed
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub folder: PathBuf,
+    /// Print JSON instead of a section of a catalog
     #[arg(long)]
     pub json: bool,
 }

@@ -97,7 +97,9 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
     let grain_ns = m.grain.unwrap_or_else(default_grain_ns);
     let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
-    diecast_core_plan::plan(e, &plan_facts(), &o).map_err(|r| fault(r.exit_status(), r))
+    let scores = e.machine_types.iter().any(|m| m.score_milli.is_some());
+    let facts = plan_facts(scores).map_err(|e| fault(HOST, format!("measuring this host's score: {e}")))?;
+    diecast_core_plan::plan(e, &facts, &o).map_err(|r| fault(r.exit_status(), r))
 }
 
 fn base_of(catalog: &Path) -> PathBuf {
@@ -249,6 +251,18 @@ pub fn doctor(json: bool) -> Done {
     let report = diecast_host_doctor::examine();
     say!("{}", if json { diecast_core_report::to_json(&report) } else { diecast_host_doctor::render(&report) });
     Ok(if report.can_run_labs() { 0 } else { HOST })
+}
+
+/// This machine as a machine type.
+pub fn catalog_host(folder: &Path, json: bool) -> Done {
+    let machine = diecast_host_doctor::machine(folder)
+        .map_err(|e| fault(HOST, format!("measuring this machine, its disk in {}: {e}", folder.display())))?;
+    if json {
+        say!("{}", diecast_core_report::to_json(&machine));
+    } else {
+        say!("{}", diecast_host_doctor::render_machine(&machine));
+    }
+    Ok(0)
 }
 
 pub fn clean() -> Done {

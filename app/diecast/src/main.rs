@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         cli::Sub::Check(a) => commands::check(&a.catalog),
         cli::Sub::Plan(a) => commands::plan(&a),
         cli::Sub::Doctor(a) => commands::doctor(a.json),
+        cli::Sub::Catalog { command: cli::CatalogSub::Host(a) } => commands::catalog_host(&a.folder, a.json),
         cli::Sub::Clean => commands::clean(),
         cli::Sub::Ps(a) => commands::ps(a.json),
         cli::Sub::Link(a) => live::link(a),

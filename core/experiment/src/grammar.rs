@@ -52,6 +52,8 @@ pub(crate) enum Shape {
     },
     /// A decimal number above 0, relative to one core of the host.
     Speed,
+    /// A decimal number above 0, the same on every host.
+    Score,
     /// A number with a unit.
     Quantity(&'static Dimension),
     /// A number with a unit of one of several kinds.
@@ -127,10 +129,15 @@ pub(crate) static MACHINE_TYPE: Section = Section {
     name: "a machine type",
     fields: &[
         required("cores", Shape::Count { max: CORES_MAX }, "virtual CPUs"),
-        required("speed", Shape::Speed, "speed of each; 1.0 is one core of the host"),
+        optional("speed", Shape::Speed, "speed of each; 1.0 is one core of the host"),
+        optional(
+            "score",
+            Shape::Score,
+            "speed of each as `diecast catalog host` measures it; a plan turns it into a speed",
+        ),
         required("memory", Shape::Quantity(&SIZE), "memory limit"),
     ],
-    one_of: &[],
+    one_of: &["speed", "score"],
     any_of: &[],
 };
 

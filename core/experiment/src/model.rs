@@ -63,13 +63,15 @@ pub struct MachineType {
     pub name: String,
     /// Virtual CPUs.
     pub cores: u32,
-    /// Speed of each.
+    /// Speed of each; of a type with a score it is known only where a plan is made.
     pub speed_ppm: SpeedPpm,
+    /// Score of each in thousandths, where the text has it instead of a speed.
+    pub score_milli: Option<u64>,
     /// Memory limit.
     pub memory_bytes: u64,
     /// Where the type is in the text.
     pub at: Pos,
-    /// Where its speed is.
+    /// Where its speed or score is.
     pub speed_at: Pos,
     /// Where its cores are.
     pub cores_at: Pos,

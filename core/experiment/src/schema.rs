@@ -80,6 +80,7 @@ fn shape(shape: Shape) -> Value {
         Shape::NodePath => json!({"type": "string", "pattern": NODE_PATH}),
         Shape::Count { max } => json!({"type": "integer", "minimum": 1, "maximum": max}),
         Shape::Speed => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1000}),
+        Shape::Score => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000}),
         Shape::Quantity(dimension) => quantity(dimension),
         Shape::AnyQuantity(dimensions) => {
             json!({"anyOf": dimensions.iter().map(|d| quantity(d)).collect::<Vec<_>>()})

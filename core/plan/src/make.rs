@@ -1,6 +1,6 @@
 //! Putting a plan together.
 
-use diecast_core_experiment::{Command, Experiment, Mode, Node, ParameterValue};
+use diecast_core_experiment::{Command, Experiment, Mode, Node, ParameterValue, SpeedPpm};
 use diecast_core_net::NetSpec;
 use diecast_core_vtime::{Tdf, VirtSpan};
 
@@ -13,10 +13,35 @@ use crate::refusal::{Reason, Refusal};
 /// Seed when the catalog has none.
 const SEED_DEFAULT: u64 = 1;
 
+/// The experiment with a speed for each score, the type's over the host's, and a note on each.
+fn with_speeds(experiment: &Experiment, host: &HostFacts) -> Result<(Experiment, Vec<String>), Refusal> {
+    let mut experiment = experiment.clone();
+    let mut notes = Vec::new();
+    for i in 0..experiment.machine_types.len() {
+        let machine = &experiment.machine_types[i];
+        let Some(score_milli) = machine.score_milli else { continue };
+        let Some(host_milli) = host.score_milli.filter(|milli| *milli > 0) else {
+            let reason = Reason::NoScore { machine_type: machine.name.clone() };
+            return Err(Refusal::at(&experiment, machine.speed_at, reason, "give it a speed"));
+        };
+        let ppm = (u128::from(score_milli) * 1_000_000).div_ceil(u128::from(host_milli));
+        let speed_ppm = SpeedPpm(u64::try_from(ppm).unwrap_or(u64::MAX));
+        let (score, of) = (score_milli as f64 / 1e3, host_milli as f64 / 1e3);
+        notes.push(format!(
+            "machine type {}: score {score:.0} is speed {speed_ppm} on this host, whose score is {of:.0}",
+            machine.name
+        ));
+        experiment.machine_types[i].speed_ppm = speed_ppm;
+    }
+    Ok((experiment, notes))
+}
+
 /// The plan of an experiment on a host, or why there is none. The same arguments give the same plan.
 pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) -> Result<Plan, Refusal> {
     let factors = factors(options)?;
+    let (experiment, of_scores) = &with_speeds(experiment, host)?;
     let Sharing { allotments, cpus, mut notes } = allot(experiment, host, options, &factors)?;
+    notes.extend(of_scores.iter().cloned());
     let seed = seed(experiment, &mut notes);
     let net = net(experiment, seed).map_err(|e| {
         let hint = "the limits of the emulator are in the reference";

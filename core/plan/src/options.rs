@@ -91,4 +91,7 @@ pub struct HostFacts {
     pub cpus: Vec<u32>,
     /// Memory that nodes may use together.
     pub memory_bytes: u64,
+    /// Score of one core in thousandths; measured only for catalogs that have scores.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score_milli: Option<u64>,
 }

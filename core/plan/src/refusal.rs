@@ -75,6 +75,12 @@ pub enum Reason {
     /// The host has no usable CPU.
     #[error("the host has no usable CPU")]
     NoCpu,
+    /// A score needs the host's.
+    #[error("machine type '{machine_type}' has a score, and the score of this host is not known")]
+    NoScore {
+        /// Name of the machine type.
+        machine_type: String,
+    },
     /// A core that needs more than a real one.
     #[error("machine type '{machine_type}' has speed {speed}: at TDF {tdf} each core would need {share} real cores")]
     SpeedAboveTdf {

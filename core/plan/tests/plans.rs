@@ -11,7 +11,7 @@ fn web_tier() -> Experiment {
 }
 
 fn host() -> HostFacts {
-    HostFacts { cpus: vec![0, 1], memory_bytes: 23 << 30 }
+    HostFacts { cpus: vec![0, 1], memory_bytes: 23 << 30, score_milli: None }
 }
 
 fn options(mode: Mode, tdf: Option<&str>, scale: Option<&str>) -> PlanOptions {
@@ -213,4 +213,24 @@ fn the_example_of_the_tree_fits_two_cores_in_every_mode_that_it_is_validated_in(
         let p = plan(&e, &host(), &o).unwrap_or_else(|r| panic!("{r}"));
         assert!(p.nodes.len() >= 8 && p.nodes.iter().any(|n| n.load.is_some()));
     }
+}
+
+/// 500 points are half a core of a host of 1000 and a quarter of one of 2000.
+#[test]
+fn scores_become_speeds_of_this_host() {
+    let text = WEB_TIER.replace("speed: 0.10", "score: 100").replace("speed: 0.20", "score: 200.5");
+    let experiment = parse("web-tier.yaml", &text, &[]).unwrap();
+    let speeds = |milli: u64| {
+        let host = HostFacts { score_milli: Some(milli), ..host() };
+        let p = plan(&experiment, &host, &options(Mode::Baseline, None, None)).unwrap();
+        let of = |name: &str| p.nodes.iter().find(|n| n.name == name).unwrap().speed_ppm.0;
+        ([of("lb"), of("app-1"), of("db")], p.notes)
+    };
+    let (ppm, notes) = speeds(1_000_000);
+    assert_eq!(ppm, [100_000, 150_000, 200_500]);
+    assert!(
+        notes.iter().any(|n| n.starts_with("machine type db: score 200 is speed 0.2005 on this host")),
+        "{notes:?}"
+    );
+    assert_eq!(speeds(2_000_000).0, [50_000, 150_000, 100_250]);
 }

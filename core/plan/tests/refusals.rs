@@ -14,7 +14,7 @@ fn experiment(changes: &[(&str, &str)]) -> Experiment {
 }
 
 fn host(cpus: u32, memory_gib: u64) -> HostFacts {
-    HostFacts { cpus: (0..cpus).collect(), memory_bytes: memory_gib << 30 }
+    HostFacts { cpus: (0..cpus).collect(), memory_bytes: memory_gib << 30, score_milli: None }
 }
 
 fn options(mode: Mode, tdf: &str, scale: &str) -> PlanOptions {
@@ -31,6 +31,15 @@ fn refused(changes: &[(&str, &str)], host: &HostFacts, options: &PlanOptions) ->
 fn check(refusal: &Refusal, exit_status: u8, text: &str) {
     assert_eq!(refusal.to_string(), text);
     assert_eq!(refusal.exit_status(), exit_status);
+}
+
+#[test]
+fn a_score_needs_the_score_of_the_host() {
+    let r = refused(&[("speed: 0.15", "score: 150")], &host(2, 23), &options(Mode::Baseline, "", ""));
+    assert_eq!(r.exit_status(), 3);
+    let text = r.to_string();
+    assert!(text.contains("machine type 'app' has a score, and the score of this host is not known"), "{text}");
+    assert!(text.starts_with("web-tier.yaml:"), "{text}");
 }
 
 #[test]

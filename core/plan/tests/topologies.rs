@@ -8,7 +8,7 @@ use diecast_core_net::{Network, NodeIx};
 use diecast_core_plan::{HostFacts, Plan, PlanOptions, plan};
 
 fn planned(e: &Experiment) -> Plan {
-    let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30 };
+    let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None };
     let options = PlanOptions { tdf: Some("100".parse().unwrap()), ..PlanOptions::new(Mode::Diecast) };
     plan(e, &host, &options).unwrap_or_else(|r| panic!("{r}"))
 }

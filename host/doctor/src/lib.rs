@@ -12,16 +12,20 @@
 
 mod checks;
 mod facts;
+mod machine;
 mod privileges;
 mod render;
 mod report;
+mod score;
 mod sys;
 mod trial;
 
 pub use facts::{HostFacts, host_facts};
+pub use machine::{Disk, Machine, Nic, machine, render_machine};
 pub use privileges::{LabPrivileges, lab_privileges};
 pub use render::render;
 pub use report::{Check, Need, Part, Report, Status, Verdict};
+pub use score::{Kernel, Score, score};
 
 /// Examines this host, in about a second. Trials that move threads or set their priority run on threads of their own.
 ///

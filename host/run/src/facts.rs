@@ -1,5 +1,8 @@
 //! Facts about this machine, in the words of a plan and of a journal.
 
+use std::io;
+use std::sync::OnceLock;
+
 use diecast_core_journal::HostFacts;
 use diecast_host_sys::time;
 
@@ -15,12 +18,24 @@ pub fn host_facts() -> HostFacts {
     }
 }
 
-/// What a plan needs to know: CPUs, and the memory that is free for nodes.
-pub fn plan_facts() -> diecast_core_plan::HostFacts {
-    diecast_core_plan::HostFacts {
+/// What a plan needs to know: CPUs, the memory that is free for nodes, and the machine score where a catalog has scores.
+/// The score is measured once, so that all plans of a command agree.
+pub fn plan_facts(with_score: bool) -> io::Result<diecast_core_plan::HostFacts> {
+    static SCORE_MILLI: OnceLock<u64> = OnceLock::new();
+    let score_milli = match (with_score, SCORE_MILLI.get()) {
+        (false, _) => None,
+        (true, Some(milli)) => Some(*milli),
+        (true, None) => {
+            let milli = diecast_host_doctor::score()?.milli;
+            Some(*SCORE_MILLI.get_or_init(|| milli))
+        }
+    };
+
+    Ok(diecast_core_plan::HostFacts {
         cpus: time::allowed_cpus().into_iter().map(|c| c as u32).collect(),
         memory_bytes: diecast_host_doctor::host_facts().memory_available_bytes,
-    }
+        score_milli,
+    })
 }
 
 /// The grain of a lab on this host, ns of real CPU time. Loads and unloads the BPF programs for debt at egress.

@@ -7,6 +7,8 @@ use crate::tree::{Entry, Kind, Node, Style};
 
 /// Largest speed: a thousand times one core of the host, the largest TDF.
 const SPEED_PPM_MAX: u64 = 1_000 * 1_000_000;
+/// Largest score, in thousandths.
+const SCORE_MILLI_MAX: u64 = 1_000_000_000;
 
 pub(crate) struct Reader {
     pub faults: Faults,
@@ -174,6 +176,24 @@ impl Reader {
         }
         let message = format!(
             "{}, expected a speed: a number above 0, at most 1000, with at most six places; 1.0 is one core of the host",
+            node.describe()
+        );
+        self.faults.add(node.at, message);
+        1
+    }
+
+    /// A score in thousandths.
+    pub(crate) fn score(&mut self, node: &Node) -> u64 {
+        if let Kind::Scalar { text, .. } = &node.kind
+            && let Some((Ok(number), "")) = split_number(text)
+            && let Some(milli) = number.millionths().filter(|millionths| millionths % 1000 == 0).map(|m| m / 1000)
+            && (1..=SCORE_MILLI_MAX).contains(&milli)
+        {
+            return milli;
+        }
+        let message = format!(
+            "{}, expected a score as `diecast catalog host` prints it: a number above 0, at most 1000000, with at most \
+             three places",
             node.describe()
         );
         self.faults.add(node.at, message);

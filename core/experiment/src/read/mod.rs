@@ -125,9 +125,10 @@ fn machine_types(r: &mut Reader, node: &tree::Node) -> Vec<MachineType> {
             name: entry.key.clone(),
             cores: r.count(f.get("cores"), CORES_MAX),
             speed_ppm: SpeedPpm(f.get("speed").map_or(1, |e| r.speed(&e.value))),
+            score_milli: f.get("score").map(|e| r.score(&e.value)),
             memory_bytes: r.quantity_above_0(f.get("memory"), &SIZE),
             at: entry.key_at,
-            speed_at: at("speed"),
+            speed_at: at(if f.get("score").is_some() { "score" } else { "speed" }),
             cores_at: at("cores"),
             memory_at: at("memory"),
         });
