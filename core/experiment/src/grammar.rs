@@ -82,6 +82,8 @@ pub(crate) enum Shape {
     Parameters,
     /// A TCP port.
     Port,
+    /// `address:port` on the host.
+    HostAddress,
     /// `:port/path`.
     HttpTarget,
     /// `$.a.b[0]`.
@@ -119,7 +121,44 @@ pub(crate) static CATALOG: Section = Section {
         optional("programs", Shape::ListOf(&PROGRAM), "what serves; all are started, then all must be ready"),
         required("workload", Shape::Section(&WORKLOAD), "what puts load on the service, and for how long"),
         optional("faults", Shape::ListOf(&FAULT), "what changes in the network while the workload runs"),
+        optional(
+            "gateway",
+            Shape::Section(&GATEWAY),
+            "TCP ways between nodes and the host, outside the frame: real time, no link",
+        ),
         required("metrics", Shape::MapOf(&METRIC), "what is measured"),
+    ],
+    one_of: &[],
+    any_of: &[],
+};
+
+pub(crate) static GATEWAY: Section = Section {
+    name: "the gateway",
+    fields: &[
+        optional("publish", Shape::ListOf(&PUBLISH), "ports of nodes that the host reaches"),
+        optional("reach", Shape::ListOf(&REACH), "services of the host that nodes reach as host.diecast"),
+    ],
+    one_of: &[],
+    any_of: &["publish", "reach"],
+};
+
+pub(crate) static PUBLISH: Section = Section {
+    name: "a published port",
+    fields: &[
+        required("node", Shape::HostName, "the node that serves"),
+        required("port", Shape::Port, "its TCP port"),
+        required("host", Shape::HostAddress, "where the host listens for it: 'address:port'"),
+    ],
+    one_of: &[],
+    any_of: &[],
+};
+
+pub(crate) static REACH: Section = Section {
+    name: "a service of the host",
+    fields: &[
+        required("on", Shape::OneOrMore, "groups or nodes that may use it"),
+        required("port", Shape::Port, "the port of host.diecast in those nodes"),
+        required("host", Shape::HostAddress, "where it serves on the host: 'address:port'"),
     ],
     one_of: &[],
     any_of: &[],

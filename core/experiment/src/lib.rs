@@ -17,6 +17,7 @@
 
 mod diagnostic;
 mod fault;
+mod gateway;
 mod grammar;
 mod grammar_net;
 mod graph;
@@ -32,6 +33,7 @@ mod tree;
 
 pub use diagnostic::{Diagnostic, Pos};
 pub use fault::{Fault, NetworkChange, NetworkNames, Part, PipeName};
+pub use gateway::{Gateway, Publish, Reach};
 pub use metric::{Combine, Metric, MetricSource};
 pub use mode::{Mode, ModeError};
 pub use model::{

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::diagnostic::{Diagnostic, Pos};
 use crate::fault::Fault;
+use crate::gateway::Gateway;
 use crate::metric::Metric;
 use crate::network::Topology;
 use crate::template::Template;
@@ -34,6 +35,8 @@ pub struct Experiment {
     pub workload: Workload,
     /// What changes in the network while the workload runs, in the order of time.
     pub faults: Vec<Fault>,
+    /// Ways between nodes and the host that are outside the frame.
+    pub gateway: Gateway,
     /// What is measured, in the order of the text.
     pub metrics: Vec<Metric>,
 }

@@ -21,6 +21,8 @@ const LINK_NAME: &str = "^[a-z0-9-]{1,57}(:[a-z0-9-]{1,57})?$";
 const NAME: &str = "^[A-Za-z][A-Za-z0-9_-]{0,63}$";
 /// Paths in a node.
 const NODE_PATH: &str = "^/";
+/// An IP address, one of version 6 in brackets, and a port.
+const HOST_ADDRESS: &str = "^([0-9.]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$";
 /// Paths beside the catalog.
 const RELATIVE_PATH: &str = "^[^/]";
 
@@ -113,6 +115,7 @@ fn shape(shape: Shape) -> Value {
             "additionalProperties": scalar(),
         }),
         Shape::Port => json!({"type": "integer", "minimum": 1, "maximum": 65535}),
+        Shape::HostAddress => json!({"type": "string", "pattern": HOST_ADDRESS}),
         Shape::HttpTarget => json!({"type": "string", "pattern": "^:[0-9]+/"}),
         Shape::JsonPath => json!({"type": "string", "pattern": "^\\$"}),
         Shape::Pattern => json!({"type": "string", "format": "regex", "minLength": 1}),

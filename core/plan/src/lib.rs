@@ -23,8 +23,8 @@ mod render;
 pub use diecast_core_experiment::Mode;
 pub use make::plan;
 pub use model::{
-    CpuLoad, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Quota,
-    QuotaPurpose, Role,
+    CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram,
+    PlannedWay, PlannedWorkload, Quota, QuotaPurpose, Role, WayFrom,
 };
 pub use network::changes;
 pub use options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale, ScaleError};

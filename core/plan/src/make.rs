@@ -5,7 +5,10 @@ use diecast_core_net::NetSpec;
 use diecast_core_vtime::{Tdf, VirtSpan};
 
 use crate::capacity::{Factors, Sharing, allot, factors, memory_bytes};
-use crate::model::{Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWorkload, Role};
+use crate::model::{
+    HOST_ADDRESS, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWay,
+    PlannedWorkload, Role, WayFrom,
+};
 use crate::network::{changes, net};
 use crate::options::{HostFacts, PlanOptions};
 use crate::refusal::{Reason, Refusal};
@@ -89,6 +92,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
             measure_ns: VirtSpan(workload.measure_ns),
         },
         faults: faults(experiment, &net),
+        gateway: gateway(experiment, &net),
         metrics: experiment.metrics.clone(),
         net,
         cpus,
@@ -118,6 +122,32 @@ fn faults(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedFault> {
         changes: changes(net, &fault.change),
     };
     experiment.faults.iter().map(planned).collect()
+}
+
+fn gateway(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedWay> {
+    let mut ways = Vec::new();
+    for p in &experiment.gateway.publish {
+        let Some(node) = net.nodes.iter().find(|n| n.name == p.node) else { continue };
+        ways.push(PlannedWay {
+            node: p.node.clone(),
+            from: WayFrom::Host,
+            in_node: (node.ipv4, p.port).into(),
+            on_host: p.host,
+            line: p.at.line,
+            column: p.at.column,
+        });
+    }
+    for s in &experiment.gateway.reach {
+        ways.extend(s.on.iter().map(|node| PlannedWay {
+            node: node.clone(),
+            from: WayFrom::Node,
+            in_node: (HOST_ADDRESS, s.port).into(),
+            on_host: s.host,
+            line: s.at.line,
+            column: s.at.column,
+        }));
+    }
+    ways
 }
 
 fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes: &[PlannedNode]) {

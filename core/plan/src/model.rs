@@ -1,7 +1,7 @@
 //! A plan: everything that a run needs to know, as data.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use diecast_core_experiment::{Metric, Mode, Ready, SpeedPpm};
 use diecast_core_net::{Change, Mac, NetSpec};
@@ -10,6 +10,11 @@ use serde::{Serialize, Serializer};
 
 use crate::options::{HostFacts, Scale};
 use crate::ratio::Ratio;
+
+/// The host, as nodes name it that may reach one of its services.
+pub const HOST_NAME: &str = "host.diecast";
+/// Its address in such a node, on the node's own loopback device: nothing that goes there crosses the network.
+pub const HOST_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 99);
 
 /// What runs where. Its `Display` is the table that `diecast plan` prints.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -36,6 +41,8 @@ pub struct Plan {
     pub workload: PlannedWorkload,
     /// What changes in the network while the load runs, in the order of time.
     pub faults: Vec<PlannedFault>,
+    /// Ways between nodes and the host, outside the frame.
+    pub gateway: Vec<PlannedWay>,
     /// What is measured.
     pub metrics: Vec<Metric>,
     /// The network, in virtual time; its nodes are in the order of `nodes`.
@@ -211,6 +218,44 @@ pub struct PlannedFault {
     pub text: String,
     /// For the emulator.
     pub changes: Vec<Change>,
+}
+
+/// A TCP way between a node and the host that does not go through the network.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PlannedWay {
+    /// The node.
+    pub node: String,
+    /// Who begins connections.
+    pub from: WayFrom,
+    /// The end in the node.
+    pub in_node: SocketAddr,
+    /// The end on the host.
+    pub on_host: SocketAddr,
+    /// Line of the catalog, for messages about it.
+    pub line: u32,
+    /// Column of the catalog.
+    pub column: u32,
+}
+
+/// Who begins the connections of a way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WayFrom {
+    /// The node's port is published.
+    Host,
+    /// The node reaches a service of the host.
+    Node,
+}
+
+/// `node server:80 published at 127.0.0.1:8080`
+impl std::fmt::Display for PlannedWay {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (node, port, host) = (&self.node, self.in_node.port(), self.on_host);
+        match self.from {
+            WayFrom::Host => write!(f, "node {node}'s port {port} published at {host}"),
+            WayFrom::Node => write!(f, "{host} reached from node {node} as {HOST_NAME}:{port}"),
+        }
+    }
 }
 
 /// What the nodes take of one CPU.

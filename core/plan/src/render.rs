@@ -19,6 +19,9 @@ impl fmt::Display for Plan {
         if !self.faults.is_empty() {
             writeln!(f, "\nfaults, in virtual time after the start of the load\n{}", faults(self))?;
         }
+        if !self.gateway.is_empty() {
+            writeln!(f, "\ngateway: outside the frame, in real time, past all links\n{}", gateway(self))?;
+        }
         writeln!(f, "\ntotals\n{}", totals(self))?;
         for note in &self.notes {
             writeln!(f, "note: {note}")?;
@@ -68,6 +71,10 @@ fn faults(plan: &Plan) -> String {
         t.add_row([span(fault.at_ns.0), fault.text.clone()]);
     }
     t.trim_fmt()
+}
+
+fn gateway(plan: &Plan) -> String {
+    plan.gateway.iter().map(|way| format!("  {way}")).collect::<Vec<_>>().join("\n")
 }
 
 /// A node without a quota is not held to its share.

@@ -48,6 +48,28 @@ fn fixed_routes_and_costs_reach_the_emulator() {
     assert_eq!(serde_json::from_str::<diecast_core_net::NetSpec>(&json).unwrap(), p.net);
 }
 
+/// Each way of the gateway is planned for its node, and told as what it is.
+#[test]
+fn a_plan_shows_its_gateway() {
+    let text = include_str!("../../experiment/tests/good/everything.yaml");
+    let p = planned(&parse("everything.yaml", text, &[]).unwrap_or_else(|f| panic!("{f:?}")));
+    let text = p.render();
+    let text = text.split("\n\n").find(|part| part.starts_with("gateway")).unwrap();
+    let want = [
+        "gateway: outside the frame, in real time, past all links",
+        "  node web's port 6379 published at 127.0.0.1:16379",
+        "  node peer-2's port 80 published at [::1]:8080",
+        "  192.0.2.7:5432 reached from node peer-1 as host.diecast:5432",
+        "  192.0.2.7:5432 reached from node peer-2 as host.diecast:5432",
+        "  192.0.2.7:5432 reached from node web as host.diecast:5432",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), want);
+    let ends: Vec<_> = p.gateway.iter().map(|w| w.in_node.to_string()).collect();
+    assert_eq!(ends[0], format!("{}:6379", p.node("web").unwrap().ipv4));
+    assert_eq!(ends[2], "127.0.0.99:5432");
+    assert!(!links().render().contains("gateway"));
+}
+
 fn example(name: &str) -> Plan {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/topologies");
     let text = std::fs::read_to_string(format!("{folder}/{name}.yaml")).unwrap();

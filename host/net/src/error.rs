@@ -79,6 +79,14 @@ pub enum HostNetError {
         /// When it was asked.
         now: VirtNs,
     },
+    /// A way of the gateway could not be opened.
+    #[error("can't listen at {address}: {error}")]
+    Listen {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
     /// The emulator thread has ended.
     #[error("the emulator thread has ended")]
     Ended,

@@ -3,6 +3,7 @@
 //! `core/net` decides when a packet leaves; this crate moves it.
 //! * [`create_netns`] makes a namespace that lives as long as its descriptor.
 //! * [`prepare_node`] sets its sysctls for a TDF, makes the node's TAP device and gives it its addresses.
+//! * [`Way`] joins a node and the host past the emulator.
 //! * [`Emulator`] holds all TAP descriptors in one real-time thread.
 //!
 //! All unsafe code of this crate is in `sys`.
@@ -12,6 +13,7 @@ mod clock;
 mod egress;
 mod emulator;
 mod error;
+mod gateway;
 mod netlink;
 mod netns;
 mod priority;
@@ -25,6 +27,7 @@ pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
 pub use egress::{EgressLedger, TRAILER_BYTES};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
+pub use gateway::{Way, WayCounts, WayEnd};
 pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::Scheduling;
 pub use stats::{EmulatorStats, LatenessSummary};

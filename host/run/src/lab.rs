@@ -9,11 +9,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use diecast_core_cpu::Sent;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
-use diecast_core_plan::{Plan, PlannedNode, Role};
+use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
-use diecast_host_net::{EgressLedger, Emulator, EmulatorConfig, SharedFrame, create_netns, prepare_node_with};
+use diecast_host_net::{
+    EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, create_netns, prepare_node_with,
+};
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
@@ -104,6 +106,8 @@ pub(crate) struct Lab {
     /// By node, where the mode has an envelope.
     pub frames: Vec<Option<Arc<NodeFrame>>>,
     pub supervisor: Supervisor,
+    /// In the order of the plan's.
+    pub gateway: Vec<Way>,
     _initial_rto: Option<InitialRto>,
     _egress: Option<Egress>,
 }
@@ -173,7 +177,8 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     drop(running);
     drop((watch, probe, awake));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, arrivals, nodes, supervisor, netns, frames, _initial_rto, _egress, .. } = lab;
+    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, _initial_rto, _egress, .. } = lab;
+    drop(gateway);
     let _ = Node::stop_all(nodes);
     drop((emulator, supervisor, frames, netns, _initial_rto, _egress));
     arrivals.map_or(Ok(()), Arrivals::finish).map_err(RunError::host("recording arrivals"))?;
@@ -237,6 +242,8 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
     files.push(NodeFile::text(format!("{WORK_DIR}/.diecast"), "working directory of programs\n"));
     let hosts =
         plan.nodes.iter().flat_map(|m| [(m.ipv4.into(), vec![m.name.clone()]), (m.ipv6.into(), vec![m.name.clone()])]);
+    let reaches_host = plan.gateway.iter().any(|w| w.from == WayFrom::Node && w.node == n.name);
+    let host = reaches_host.then(|| (HOST_ADDRESS.into(), vec![HOST_NAME.to_owned()]));
     NodeSpec {
         hostname: Some(n.name.clone()),
         netns: Some(netns),
@@ -244,7 +251,7 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
         cpus: n.cpus.clone(),
         quota: n.quota.map(|q| Quota { quota_us: q.quota_us, period_us: q.period_us }),
         files,
-        hosts: hosts.collect(),
+        hosts: hosts.chain(host).collect(),
         ..NodeSpec::new(n.name.clone())
     }
 }
@@ -274,6 +281,25 @@ impl EgressLedger for NodeLedgers {
             None => VirtNs(0),
         }
     }
+}
+
+/// The ways between nodes and the host. They are there before the first program and serve when the other end does.
+fn open_gateway(plan: &Plan, netns: &[Arc<OwnedFd>]) -> Result<Vec<Way>, RunError> {
+    let open = |way: &diecast_core_plan::PlannedWay| {
+        let node = plan.nodes.iter().position(|n| n.name == way.node);
+        let in_node = WayEnd { netns: node.map(|at| netns[at].clone()), address: way.in_node };
+        let on_host = WayEnd { netns: None, address: way.on_host };
+        let opened = match way.from {
+            WayFrom::Host => Way::open(&on_host, in_node),
+            WayFrom::Node => Way::open(&in_node, on_host),
+        };
+        opened.map_err(|e| {
+            let hint = "a port that is free: another lab or program may have this one";
+            let (catalog, line, column) = (&plan.catalog, way.line, way.column);
+            RunError::Host(format!("{catalog}:{line}:{column}: gateway: {way}: {e}\n  hint: {hint}"))
+        })
+    };
+    plan.gateway.iter().map(open).collect()
 }
 
 fn set_up(
@@ -374,6 +400,7 @@ fn set_up(
     let supervisor = Supervisor::start().map_err(RunError::host("starting the supervisor"))?;
     let pipes = Arc::new(PipeLog::new(&plan.net, emulator.handle(), journal.clone()));
     let live = Arc::new(Live::new(plan, emulator.handle(), journal.clone(), frame.clone()));
+    let gateway = open_gateway(plan, &netns)?;
     let serving = live.clone();
     dir.set_control(Box::new(move |request, client| serving.serve(request, client)));
     Ok(Lab {
@@ -387,6 +414,7 @@ fn set_up(
         netns,
         frames,
         supervisor,
+        gateway,
         _initial_rto: initial_rto,
         _egress: egress,
     })

@@ -228,6 +228,7 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
         let node = plan.nodes.iter().map(|n| n.name.as_str()).find(|n| text.starts_with(&format!("node {n}: ")));
         lab.journal.finding(FindingKind::ProcessOutsideFrame, node, count, text.clone());
     }
+    note_gateway(plan, lab);
     for f in lab.frames.iter().flatten() {
         let fault = f.page().counters.fault.load(Relaxed);
         if fault != 0 {
@@ -252,6 +253,18 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
         }
     }
     outcome
+}
+
+/// Says of each way what went through it: it is no part of the emulated system.
+fn note_gateway(plan: &Plan, lab: &Lab) {
+    for (planned, way) in plan.gateway.iter().zip(&lab.gateway) {
+        let c = way.counts();
+        let text = format!(
+            "outside the frame: {planned}: {} connections, {} bytes, {} refused; in real time, past all links",
+            c.connections, c.bytes, c.refused
+        );
+        lab.journal.finding(FindingKind::Warning, Some(&planned.node), 1, text);
+    }
 }
 
 fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric) -> Result<MetricValue, String> {

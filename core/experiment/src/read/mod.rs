@@ -5,6 +5,7 @@
 
 pub(crate) mod faults;
 mod fields;
+mod gateway;
 mod graph;
 mod links;
 mod names;
@@ -68,6 +69,7 @@ fn catalog(r: &mut Reader, file: &str, root: &tree::Node, overrides: &[(String, 
         let end_ns = workload.warm_up_ns.saturating_add(workload.measure_ns);
         faults::list(r, &e.value, &network_names(&nodes, &topology), end_ns)
     });
+    let gateway = f.get("gateway").map(|e| gateway::read(r, &e.value, &names)).unwrap_or_default();
     Some(Experiment {
         file: file.to_owned(),
         version: VERSION,
@@ -79,6 +81,7 @@ fn catalog(r: &mut Reader, file: &str, root: &tree::Node, overrides: &[(String, 
         programs,
         workload,
         faults: faults.unwrap_or_default(),
+        gateway,
         metrics,
     })
 }
