@@ -1,6 +1,6 @@
 // All clocks by vDSO and by system call: they agree, go forward, and count at the frame's rate.
 //
-// Covers: clock_gettime clock_getres gettimeofday time adjtimex clock_adjtime clock_settime sysinfo
+// Covers: clock_gettime clock_getres gettimeofday time sysinfo
 #include "guest.h"
 #include <sys/sysinfo.h>
 #include <sys/times.h>

@@ -27,3 +27,9 @@ pub fn refuse(command: &mut Command, call: libc::c_long, errno: i32) {
     // SAFETY: between fork and exec it makes one system call and touches only its own copy of the program.
     unsafe { command.pre_exec(install) };
 }
+
+/// How far the host's CLOCK_REALTIME is ahead of its CLOCK_MONOTONIC, ns: what nothing in a frame may change.
+pub fn real_ahead_ns() -> i64 {
+    use diecast_host_sys::time;
+    (time::clock_ns(libc::CLOCK_REALTIME) as i64).wrapping_sub(time::monotonic_ns() as i64)
+}

@@ -2,6 +2,7 @@
 //! skips with a reason.
 
 mod bench;
+mod clocks;
 mod gateway;
 mod input;
 mod live;

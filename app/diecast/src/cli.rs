@@ -50,6 +50,8 @@ pub enum Sub {
     Ps(DoctorArgs),
     /// Change the network of a running lab: set, cut, heal, flap, partition
     Link(LinkArgs),
+    /// Show or change the clock of a node in a running lab: offset, step, drift
+    Clock(ClockArgs),
     /// Write what a NIC or a pipe of a running lab carries to a pcapng file, with virtual timestamps
     Capture(CaptureArgs),
     /// Have the network of a run again that was recorded with --record-arrivals, and compare
@@ -286,6 +288,33 @@ pub enum LinkAction {
 }
 
 #[derive(Args)]
+#[command(
+    after_help = "CLOCK_REALTIME jumps with an offset or a step; a drift is the machine's: all of its clocks count \
+it, and\nits MONOTONIC never goes back. Programs on the node set the same clock with settimeofday and adjtimex.\n\n\
+Examples:\n  diecast clock 3f2a                       how wrong the clock of each node is\n  \
+diecast clock 3f2a app-1 --step=-2s      two seconds back\n  \
+diecast clock 3f2a app --drift 50ppm     all nodes of a group"
+)]
+pub struct ClockArgs {
+    /// The lab's id from `diecast ps`, or how it begins
+    pub lab: String,
+    /// A node or group [default: all nodes]
+    pub node: Option<String>,
+    /// Put CLOCK_REALTIME so far ahead of the lab's, or behind it
+    #[arg(long, value_parser = offset, value_name = "[-]TIME", allow_hyphen_values = true, requires = "node")]
+    pub offset: Option<i64>,
+    /// Let CLOCK_REALTIME jump
+    #[arg(long, value_parser = offset, value_name = "[-]TIME", allow_hyphen_values = true, requires = "node", conflicts_with = "offset")]
+    pub step: Option<i64>,
+    /// Let all clocks go so much too fast from now on, at most 100000ppm
+    #[arg(long, value_parser = drift, value_name = "[-]PPM", allow_hyphen_values = true, requires = "node")]
+    pub drift: Option<i64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
 #[command(after_help = "Ends with the lab, with Ctrl-C, or at a limit; the file is whole in each case.\n\n\
 Example: diecast capture 3f2a app-1 core:db --out app.pcapng")]
 pub struct CaptureArgs {
@@ -317,6 +346,14 @@ pub struct ReplayArgs {
 /// A virtual span in ns, as a catalog writes it.
 fn span(text: &str) -> Result<u64, String> {
     diecast_core_experiment::duration_ns(text)
+}
+
+fn offset(text: &str) -> Result<i64, String> {
+    diecast_core_experiment::parse_offset(text)
+}
+
+fn drift(text: &str) -> Result<i64, String> {
+    diecast_core_experiment::parse_drift(text)
 }
 
 /// A speed as millionths, from a decimal with at most six places.

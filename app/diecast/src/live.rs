@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use diecast_core_experiment::ChangeWords;
-use diecast_host_run::{Answer, CaptureCounts, CaptureRequest, Changed, Request, When, on_interrupt, replay_run};
+use diecast_host_run::{
+    Answer, CaptureCounts, CaptureRequest, Changed, ClockWords, NodeClock, Request, When, on_interrupt, replay_run,
+};
 
-use crate::cli::{CaptureArgs, LinkAction, LinkArgs, ReplayArgs};
+use crate::cli::{CaptureArgs, ClockArgs, LinkAction, LinkArgs, ReplayArgs};
 use crate::commands::{Done, FAILED, Fault, HOST, TEXT, fault};
 
 /// No chunk of a capture is longer; more means that the other end is no lab.
@@ -95,6 +97,31 @@ fn sentence(c: &Changed) -> String {
     let seconds = |ns: u64| format!("{}.{:09} s", ns / 1_000_000_000, ns % 1_000_000_000);
     let load = c.after_load_ns.map_or(String::new(), |ns| format!(", {} after the load's", seconds(ns)));
     format!("{}: {verb} {} after the lab's start{load} (virtual)", c.change, seconds(c.after_start_ns))
+}
+
+pub fn clock(a: &ClockArgs) -> Done {
+    let words = ClockWords {
+        node: a.node.clone(),
+        offset_ns: a.offset.filter(|_| a.step.is_none()),
+        step_ns: a.step,
+        drift_ppb: a.drift,
+    };
+    match ask(&a.lab, &Request::Clock(words))?.0 {
+        Answer::Clocks(clocks) if a.json => say!("{}", serde_json::to_string(&clocks).unwrap_or_default()),
+        Answer::Clocks(clocks) => clocks.iter().for_each(|c| say!("{}", clock_line(c))),
+        other => return Err(refused(other)),
+    }
+    Ok(0)
+}
+
+fn clock_line(c: &NodeClock) -> String {
+    let (offset, drift) = (c.offset_ns as f64 / 1e6, c.drift_ppb as f64 / 1e3);
+    let own = match (c.frequency_ppb, c.slew_ns) {
+        (0, 0) => String::new(),
+        (f, s) => format!(", steered by {:+.3} ppm with {:+.6} ms to slew", f as f64 / 1e3, s as f64 / 1e6),
+    };
+    let kept = if c.synchronised { "synchronised" } else { "not synchronised" };
+    format!("{}: {offset:+.6} ms, drift {drift:+.3} ppm{own}, {kept}", c.node)
 }
 
 pub fn capture(a: &CaptureArgs) -> Done {

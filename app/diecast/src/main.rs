@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         cli::Sub::Clean => commands::clean(),
         cli::Sub::Ps(a) => commands::ps(a.json),
         cli::Sub::Link(a) => live::link(a),
+        cli::Sub::Clock(a) => live::clock(&a),
         cli::Sub::Capture(a) => live::capture(&a),
         cli::Sub::Replay(a) => live::replay(&a),
     };

@@ -9,17 +9,19 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod clock;
 mod own;
 
 use core::mem::{offset_of, size_of};
-use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use diecast_core_vtime::{Rate, RealNs, Segment};
+use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
+pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 4;
+pub const ABI_VERSION: u32 = 7;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -182,11 +184,7 @@ pub struct NodePage {
     pub seq: AtomicU32,
     pub segment_count: AtomicU32,
     pub segments: [SegmentCell; SEGMENTS_MAX],
-    /// Virtual clock minus virtual MONOTONIC, constant for the lab's life (per node).
-    pub realtime_off_ns: AtomicI64,
-    pub boottime_off_ns: AtomicI64,
-    pub tai_off_ns: AtomicI64,
-    pub raw_off_ns: AtomicI64,
+    pub clock: ClockPage,
     /// 1 when every thread has a meter.
     pub metered: AtomicU32,
     pub vcpus: AtomicU32,
@@ -276,15 +274,22 @@ impl NodePage {
     /// writing) and returns the last consistent-looking value.
     #[inline(always)]
     pub fn segment(&self) -> Segment {
+        self.steady(|| ()).0
+    }
+
+    /// The segment in force all the while that `what` took.
+    #[inline(always)]
+    fn steady<T>(&self, what: impl Fn() -> T) -> (Segment, T) {
         let mut tries = 0u32;
         loop {
             let before = self.seq.load(Ordering::Acquire);
             let count = self.segment_count.load(Ordering::Relaxed) as usize;
             let index = if count == 0 || count > SEGMENTS_MAX { 0 } else { count - 1 };
             let s = self.segments[index].load();
+            let value = what();
             core::sync::atomic::fence(Ordering::Acquire);
             if (before & 1 == 0 && self.seq.load(Ordering::Relaxed) == before) || tries > 1_000_000 {
-                return s;
+                return (s, value);
             }
             tries += 1;
             core::hint::spin_loop();
@@ -302,6 +307,14 @@ impl NodePage {
             s = cell.load();
         }
         s
+    }
+
+    /// Virtual time now. `real_now` is asked while the frame holds still: a clock that was read after a change of rate
+    /// is never mapped by the rate before it.
+    #[inline(always)]
+    pub fn v_now(&self, real_now: impl Fn() -> RealNs) -> VirtNs {
+        let (segment, r) = self.steady(real_now);
+        segment.v_of(r)
     }
 
     /// Publishes all segments of a frame. Only the supervisor calls it. False when there are too many.
@@ -364,7 +377,8 @@ const _: () = {
     assert!(size_of::<InitArgs>() == 64);
     assert!(offset_of!(NodePage, seq) == 16);
     assert!(offset_of!(NodePage, segments) == 24);
-    assert!(offset_of!(NodePage, realtime_off_ns) == 24 + 48 * SEGMENTS_MAX);
+    assert!(offset_of!(NodePage, clock) == 24 + 48 * SEGMENTS_MAX);
+    assert!(size_of::<ClockPair>() == 128);
     assert!(offset_of!(ProcPage, lineage) == 16);
     assert!(offset_of!(ProcPage, kernel_clock_gettime) == 24);
     assert!(offset_of!(ProcPage, own) % 4096 == 0);

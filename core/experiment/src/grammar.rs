@@ -4,7 +4,7 @@
 //! can't drift apart. What a value must look like is said by its [`Shape`].
 
 use crate::grammar_net::{FAULT, TOPOLOGY};
-use crate::quantity::{DURATION, Dimension, SIZE};
+use crate::quantity::{DRIFT, DURATION, Dimension, SIZE};
 
 /// The only version there is.
 pub(crate) const VERSION: u32 = 1;
@@ -56,6 +56,8 @@ pub(crate) enum Shape {
     Score,
     /// A number with a unit.
     Quantity(&'static Dimension),
+    /// A number with a unit, with a sign or without.
+    Signed(&'static Dimension),
     /// A number with a unit of one of several kinds.
     AnyQuantity(&'static [&'static Dimension]),
     /// A number with a unit, or a mapping that says more.
@@ -185,9 +187,20 @@ pub(crate) static GROUP: Section = Section {
     fields: &[
         required("type", Shape::Name, "name of the machine type"),
         optional("count", Shape::Count { max: NODES_MAX }, "how many nodes; above 1 they are name-1, name-2, …"),
+        optional("clock", Shape::Section(&CLOCK), "how wrong the clock of each is at the start"),
     ],
     one_of: &[],
     any_of: &[],
+};
+
+pub(crate) static CLOCK: Section = Section {
+    name: "a clock",
+    fields: &[
+        optional("offset", Shape::Signed(&DURATION), "how far CLOCK_REALTIME is ahead of the lab's"),
+        optional("drift", Shape::Signed(&DRIFT), "how much too fast all clocks are, at most 100000 ppm"),
+    ],
+    one_of: &[],
+    any_of: &["offset", "drift"],
 };
 
 pub(crate) static PROGRAM: Section = Section {

@@ -15,6 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod clock;
 mod diagnostic;
 mod fault;
 mod gateway;
@@ -31,6 +32,7 @@ mod schema;
 mod template;
 mod tree;
 
+pub use clock::{Clock, DRIFT_MAX_PPB, OFFSET_MAX_NS, parse_drift, parse_offset};
 pub use diagnostic::{Diagnostic, Pos};
 pub use fault::{Fault, NetworkChange, NetworkNames, Part, PipeName};
 pub use gateway::{Gateway, Publish, Reach};

@@ -5,6 +5,7 @@
 
 use serde::Serialize;
 
+use crate::clock::Clock;
 use crate::diagnostic::{Diagnostic, Pos};
 use crate::fault::Fault;
 use crate::gateway::Gateway;
@@ -106,6 +107,8 @@ pub struct Node {
     pub index: u32,
     /// Name of its machine type.
     pub machine_type: String,
+    /// How wrong its clock is at the start.
+    pub clock: Clock,
 }
 
 /// A program with the nodes that it runs on.

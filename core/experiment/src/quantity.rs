@@ -98,6 +98,10 @@ pub(crate) static RATE: Dimension = Dimension {
     finest: "1 per day",
 };
 
+/// Base unit: one billionth.
+pub(crate) static DRIFT: Dimension =
+    Dimension { name: "a drift", units: &[unit("ppm", 1_000), unit("ppb", 1)], example: "50ppm", finest: "1 ppb" };
+
 /// A number as written: `mantissa / 10^digits`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Decimal {
@@ -160,6 +164,18 @@ impl Dimension {
         }
         u64::try_from(product / divisor).map_err(|_| wrong(format!("'{text}' is too large, {expected}")))
     }
+
+    /// The quantity in base units, with a sign in front or without.
+    pub(crate) fn parse_signed(&self, text: &str) -> Result<i64, Wrong> {
+        let text = text.trim();
+        let (negative, rest) = match text.strip_prefix('-') {
+            Some(rest) => (true, rest),
+            None => (false, text.strip_prefix('+').unwrap_or(text)),
+        };
+        let size = i64::try_from(self.parse(rest)?)
+            .map_err(|_| wrong(format!("'{text}' is too large, expected {} such as {}", self.name, self.example)))?;
+        Ok(if negative { -size } else { size })
+    }
 }
 
 /// The leading decimal number and what follows. `None` when there is no number, `Err` when it is too long.
@@ -218,6 +234,15 @@ mod tests {
         assert_eq!(RATE.parse("90/s"), Ok(90 * 86_400));
         assert_eq!(DURATION.parse("000000000000000000000001s"), Ok(1_000_000_000));
         assert!(SIZE.parse("18446744.073709551615TB").unwrap_err().message.contains("18 digits"));
+    }
+
+    #[test]
+    fn signs_are_read_where_they_mean_something() {
+        assert_eq!(DURATION.parse_signed("-1.5s"), Ok(-1_500_000_000));
+        assert_eq!(DURATION.parse_signed("+2ms"), Ok(2_000_000));
+        assert_eq!(DRIFT.parse_signed("-12.345 ppm"), Ok(-12_345));
+        assert!(DRIFT.parse_signed("--1ppm").is_err() && DRIFT.parse_signed("-0.5ppb").is_err());
+        assert!(DURATION.parse_signed("9223372037s").unwrap_err().message.contains("too large"));
     }
 
     #[test]

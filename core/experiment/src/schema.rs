@@ -84,6 +84,7 @@ fn shape(shape: Shape) -> Value {
         Shape::Speed => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1000}),
         Shape::Score => json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000}),
         Shape::Quantity(dimension) => quantity(dimension),
+        Shape::Signed(dimension) => signed(dimension),
         Shape::AnyQuantity(dimensions) => {
             json!({"anyOf": dimensions.iter().map(|d| quantity(d)).collect::<Vec<_>>()})
         }
@@ -146,10 +147,18 @@ fn map_of(names: &str, s: &'static Section) -> Value {
 }
 
 fn quantity(dimension: &Dimension) -> Value {
+    number("", dimension)
+}
+
+fn signed(dimension: &Dimension) -> Value {
+    number("[-+]?", dimension)
+}
+
+fn number(sign: &str, dimension: &Dimension) -> Value {
     let units: Vec<&str> = dimension.units.iter().map(|u| u.name).collect();
     json!({
         "type": "string",
-        "pattern": format!("^[0-9]+(\\.[0-9]+)? *({})$", units.join("|")),
+        "pattern": format!("^{sign}[0-9]+(\\.[0-9]+)? *({})$", units.join("|")),
         "examples": [dimension.example],
     })
 }

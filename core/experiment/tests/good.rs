@@ -2,7 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
 
 use diecast_core_experiment::{
-    Combine, Experiment, MetricSource, ParameterValue, QueueLimit, Ready, ReadyCheck, SpeedPpm, json_schema, parse,
+    Clock, Combine, Experiment, MetricSource, ParameterValue, QueueLimit, Ready, ReadyCheck, SpeedPpm, json_schema,
+    parse,
 };
 
 const WEB_TIER: &str = include_str!("good/web-tier.yaml");
@@ -29,6 +30,15 @@ fn the_contract_example_has_eight_nodes() {
     assert_eq!((app.cores, app.speed_ppm, app.memory_bytes), (1, SpeedPpm(150_000), 512 << 20));
     assert_eq!(app.speed_at.line, 9);
     assert!(e.generates_load("load-2") && !e.generates_load("lb"));
+}
+
+#[test]
+fn clocks_have_signs() {
+    let e = read(EVERYTHING, &[]);
+    let clock = |node: &str| e.node(node).unwrap().clock;
+    assert_eq!(clock("web"), Clock { offset_ns: -1_500_000_000, drift_ppb: 12_500 });
+    assert_eq!(clock("web").to_string(), "-1500 ms, +12.5 ppm");
+    assert!(clock("peer-1").is_right());
 }
 
 #[test]

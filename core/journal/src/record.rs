@@ -29,7 +29,7 @@ pub enum Record {
     Sample(NodeSample),
     /// Counters of the pipes at one instant.
     Pipes(PipesSample),
-    /// The network was changed while the lab ran.
+    /// The network, or the clock of a node, was changed while the lab ran.
     NetworkChange(NetworkChange),
     /// One closed conservation window of a node.
     Conservation(Conservation),

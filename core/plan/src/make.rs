@@ -1,6 +1,6 @@
 //! Putting a plan together.
 
-use diecast_core_experiment::{Command, Experiment, Mode, Node, ParameterValue, SpeedPpm};
+use diecast_core_experiment::{Clock, Command, Experiment, Mode, Node, ParameterValue, SpeedPpm};
 use diecast_core_net::NetSpec;
 use diecast_core_vtime::{Tdf, VirtSpan};
 
@@ -69,11 +69,15 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
             envelope: options.mode.has_envelope(),
             metered: options.mode.has_envelope(),
             quota: allotment.quota,
+            clock: if options.mode.has_envelope() { node.clock } else { Clock::default() },
             programs: programs(experiment, node),
             load: load(experiment, node),
         });
     }
     note_mode(&mut notes, &factors, host, &nodes);
+    if !options.mode.has_envelope() && experiment.nodes.iter().any(|n| !n.clock.is_right()) {
+        notes.push(format!("mode {} has no envelope: every node has the host's clock", options.mode));
+    }
     let workload = &experiment.workload;
     let virtual_ns = VirtSpan(workload.warm_up_ns.saturating_add(workload.measure_ns));
     Ok(Plan {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use diecast_core_experiment::{Metric, Mode, Ready, SpeedPpm};
+use diecast_core_experiment::{Clock, Metric, Mode, Ready, SpeedPpm};
 use diecast_core_net::{Change, Mac, NetSpec};
 use diecast_core_vtime::{RealSpan, Tdf, VirtSpan};
 use serde::{Serialize, Serializer};
@@ -98,6 +98,9 @@ pub struct PlannedNode {
     pub metered: bool,
     /// CFS quota of the whole node.
     pub quota: Option<Quota>,
+    /// How wrong its clock is at the start.
+    #[serde(skip_serializing_if = "Clock::is_right")]
+    pub clock: Clock,
     /// What serves on it, in start order.
     pub programs: Vec<PlannedProgram>,
     /// What generates load on it, started once every program is ready.

@@ -62,7 +62,8 @@ fn nodes(plan: &Plan) -> String {
             n.ipv4.to_string(),
         ]);
     }
-    t.trim_fmt()
+    let wrong = plan.nodes.iter().filter(|n| !n.clock.is_right());
+    wrong.fold(t.trim_fmt(), |text, n| format!("{text}\n  clock of {}: {}", n.name, n.clock))
 }
 
 fn faults(plan: &Plan) -> String {

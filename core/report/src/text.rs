@@ -189,7 +189,7 @@ fn pipes(summary: &RunSummary) -> String {
     }
     for change in &summary.network_changes {
         let after = change.v_ns.since(summary.header.v_start_ns).as_secs_f64();
-        let _ = writeln!(text, "network changed {after:.6} s after the lab's start: {}", change.change);
+        let _ = writeln!(text, "changed {after:.6} s after the lab's start: {}", change.change);
     }
     text
 }

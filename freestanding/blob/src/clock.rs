@@ -4,7 +4,7 @@ use core::sync::atomic::Ordering;
 
 use diecast_core_abi::ThreadSlot;
 use diecast_core_syscalls::nr::CLOCK_GETTIME;
-use diecast_core_vtime::{NS_PER_S, RealNs, Segment, VirtNs};
+use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 
 use crate::sys::{self, Ret};
 use crate::user::Timespec;
@@ -45,7 +45,7 @@ fn timespec_signed(ns: i64) -> Timespec {
 }
 
 /// One of the kernel's clocks, through its own vDSO.
-#[inline(always)]
+#[inline]
 pub fn kernel_ns(clock: i32) -> u64 {
     let mut t = Timespec { sec: 0, nsec: 0 };
     let f = process().kernel_clock_gettime.load(Ordering::Relaxed);
@@ -64,24 +64,34 @@ pub fn now_real() -> RealNs {
     RealNs(kernel_ns(MONOTONIC))
 }
 
-/// Virtual clock minus virtual MONOTONIC.
-fn offset(clock: i32) -> i64 {
-    let n = node();
-    let o = match clock {
-        REALTIME | REALTIME_COARSE | REALTIME_ALARM => &n.realtime_off_ns,
-        BOOTTIME | BOOTTIME_ALARM => &n.boottime_off_ns,
-        TAI => &n.tai_off_ns,
-        RAW => &n.raw_off_ns,
-        _ => return 0,
-    };
-    o.load(Ordering::Relaxed)
+/// A clock minus MONOTONIC, but for RAW.
+fn ahead(clock: i32) -> i64 {
+    let c = &node().clock;
+    match clock {
+        REALTIME | REALTIME_COARSE | REALTIME_ALARM => c.real_ahead_ns.load(Ordering::Relaxed),
+        TAI => c.real_ahead_ns.load(Ordering::Relaxed).wrapping_add(c.tai_s().wrapping_mul(NS_PER_S as i64)),
+        BOOTTIME | BOOTTIME_ALARM => c.boot_ahead_ns.load(Ordering::Relaxed),
+        _ => 0,
+    }
+}
+
+/// Virtual time now: the lab's, not the node's.
+pub fn v_now() -> VirtNs {
+    node().v_now(now_real)
+}
+
+/// The node's MONOTONIC now.
+pub fn mono_now() -> u64 {
+    let (v, rates) = node().clock.now(|| v_now().0);
+    rates.mono_of(v)
 }
 
 /// The virtual REALTIME of an instant that the kernel noted by its own, ns.
 pub fn then(realtime_ns: u64) -> u64 {
-    let ahead = kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64;
-    let real = RealNs((realtime_ns as i64).saturating_sub(ahead).max(0) as u64);
-    (node().segment_at(real).v_of(real).0 as i64).saturating_add(offset(REALTIME)).max(0) as u64
+    let host = kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64;
+    let real = RealNs((realtime_ns as i64).saturating_sub(host).max(0) as u64);
+    let v = node().segment_at(real).v_of(real).0;
+    (node().clock.at(v).mono_of(v) as i64).saturating_add(ahead(REALTIME)).max(0) as u64
 }
 
 /// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.
@@ -97,9 +107,14 @@ pub fn read(clock: i32) -> Result<Timespec, Ret> {
         REALTIME_COARSE | MONOTONIC_COARSE => MONOTONIC_COARSE,
         _ => return read_other(clock),
     };
-    let s = node().segment();
-    let v = s.v_of(RealNs(kernel_ns(source)));
-    Ok(timespec_signed((v.0 as i64).wrapping_add(offset(clock))))
+    let n = node();
+    let (v, rates) = n.clock.now(|| n.v_now(|| RealNs(kernel_ns(source))).0);
+    let (ns, ahead) = if clock == RAW {
+        (rates.raw_of(v), n.clock.raw_ahead_ns.load(Ordering::Relaxed))
+    } else {
+        (rates.mono_of(v), ahead(clock))
+    };
+    Ok(timespec_signed((ns as i64).wrapping_add(ahead)))
 }
 
 /// What the meter cost of a thread's CPU time.
@@ -139,10 +154,7 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
         }
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
         c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c)),
-        REALTIME_ALARM | BOOTTIME_ALARM => {
-            let v = node().segment().v_of(now_real());
-            timespec_signed((v.0 as i64).wrapping_add(offset(clock)))
-        }
+        REALTIME_ALARM | BOOTTIME_ALARM => timespec_signed((mono_now() as i64).wrapping_add(ahead(clock))),
         _ => t,
     })
 }
@@ -152,24 +164,55 @@ pub fn is_cpu(clock: i32) -> bool {
     clock == PROCESS_CPU || clock == THREAD_CPU || (clock < 0 && clock & 3 != 3)
 }
 
-/// Real length of a virtual span in ns, rounded up; zero only for zero; `u64::MAX` is never.
+/// Real length of a wait from now in ns, rounded up; zero only for zero; `u64::MAX` is never.
 pub fn span_in(clock: i32, v_ns: u64) -> u64 {
+    if v_ns == u64::MAX || v_ns == 0 || is_cpu(clock) || node().clock.latest().is_plain() {
+        return interval_in(clock, v_ns);
+    }
+    let now = v_now().0;
+    let end = node().clock.at(now).mono_of(now).saturating_add(v_ns);
+    stretched(node().clock.v_of_mono(end).saturating_sub(now).max(1))
+}
+
+/// Real length of a period or setting in ns, by the lasting rates alone, so that it reads back as it was set.
+pub fn interval_in(clock: i32, v_ns: u64) -> u64 {
     if v_ns == u64::MAX || v_ns == 0 {
         return v_ns;
     }
     if is_cpu(clock) {
         return node().speed().mul_up(v_ns).max(1);
     }
+    stretched(node().clock.latest().span_in(v_ns))
+}
+
+/// Real length of a span of the lab's virtual time, ns.
+pub fn stretched(v_ns: u64) -> u64 {
     let s = node().segment();
     if s.rate.int == 0 && s.rate.frac == 0 { u64::MAX } else { s.inverse.mul_up(v_ns).max(1) }
 }
 
-/// Virtual length of a remaining real span in ns, rounded up; zero only for zero.
+/// Length on the node's clock of a remaining real span in ns, rounded up; zero only for zero.
 pub fn span_out(clock: i32, r_ns: u64) -> u64 {
+    if r_ns == u64::MAX || r_ns == 0 || is_cpu(clock) || node().clock.latest().is_plain() {
+        return interval_out(clock, r_ns);
+    }
+    let now = v_now().0;
+    let end = now.saturating_add(node().segment().rate.mul_up(r_ns));
+    let c = &node().clock;
+    c.at(end).mono_of(end).saturating_sub(c.at(now).mono_of(now)).max(1)
+}
+
+/// The reverse of [`interval_in`], rounded up.
+pub fn interval_out(clock: i32, r_ns: u64) -> u64 {
     if r_ns == u64::MAX || r_ns == 0 {
         return r_ns;
     }
-    if is_cpu(clock) { node().slowness().mul_up(r_ns).max(1) } else { node().segment().rate.mul_up(r_ns).max(1) }
+    if is_cpu(clock) {
+        return node().slowness().mul_up(r_ns).max(1);
+    }
+    let rates = node().clock.latest();
+    let v = node().segment().rate.mul_up(r_ns);
+    (if rates.is_plain() { v } else { rates.span_out(v).saturating_add(1) }).max(1)
 }
 
 /// The machine's timer slack, real ns. The kernel's own for threads of a frame is 1 ns, so that the meter's sleeps
@@ -203,7 +246,15 @@ pub fn wait_left(real: Timespec) -> u64 {
 }
 
 pub fn rel_in(clock: i32, t: Timespec) -> Timespec {
-    let ns = span_in(clock, ns_of(t));
+    real_timespec(span_in(clock, ns_of(t)))
+}
+
+/// A timer's period.
+pub fn period_in(clock: i32, t: Timespec) -> Timespec {
+    real_timespec(interval_in(clock, ns_of(t)))
+}
+
+fn real_timespec(ns: u64) -> Timespec {
     if ns >= SEC_NEVER as u64 * NS_PER_S { FOREVER } else { timespec(ns) }
 }
 
@@ -218,9 +269,8 @@ pub fn abs_in(clock: i32, t: Timespec) -> Timespec {
         let cost = if clock == PROCESS_CPU { process().own.cost_ns.load(Ordering::Relaxed) } else { 0 };
         return timespec(node().speed().mul_up(v).saturating_add(cost).max(1));
     }
-    let v_mono = (v as i64).saturating_sub(offset(clock)).max(0) as u64;
-    let s: Segment = node().segment();
-    let r = s.r_of(VirtNs(v_mono));
+    let mono = (v as i64).saturating_sub(ahead(clock)).max(0) as u64;
+    let r = node().segment().r_of(VirtNs(node().clock.v_of_mono(mono)));
     if r == RealNs::NEVER {
         return FOREVER;
     }

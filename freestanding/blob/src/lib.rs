@@ -26,6 +26,7 @@ mod init;
 mod interrupt;
 mod meter;
 mod serve;
+mod settime;
 mod signals;
 mod sockets;
 mod stamps;

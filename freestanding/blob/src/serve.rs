@@ -6,9 +6,9 @@ use diecast_core_abi::BlobFault;
 use diecast_core_syscalls::nr;
 
 use crate::entry::Record;
-use crate::sys::{self, EPERM, Ret};
-use crate::user::{self, Timespec, Timeval};
-use crate::{altstack, carried, clock, node, report, signals, sockets, stamps, timers, usage, vdso, waits};
+use crate::sys::{self, Ret};
+use crate::user::{self, Timeval};
+use crate::{altstack, carried, clock, node, report, settime, signals, sockets, stamps, timers, usage, vdso, waits};
 
 /// Serves one trapped call and gives what goes into rax.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
@@ -19,9 +19,10 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::GETTIMEOFDAY => gettimeofday(a),
         nr::TIME => time(a),
         nr::CLOCK_GETRES => vdso::resolution(a[0] as i32, a[1]),
-        nr::ADJTIMEX => adjtimex(nr::ADJTIMEX, a, a[0]),
-        nr::CLOCK_ADJTIME => adjtimex(nr::CLOCK_ADJTIME, a, a[1]),
-        nr::CLOCK_SETTIME => clock_settime(a),
+        nr::ADJTIMEX => settime::adjtimex(nr::ADJTIMEX, a[0]),
+        nr::CLOCK_ADJTIME => settime::clock_adjtime(a),
+        nr::CLOCK_SETTIME => settime::clock_settime(a),
+        nr::SETTIMEOFDAY => settime::settimeofday(a),
         nr::NANOSLEEP => waits::nanosleep(a),
         nr::CLOCK_NANOSLEEP => waits::clock_nanosleep(a),
         nr::POLL => waits::milliseconds(nr::POLL, a, 2),
@@ -91,13 +92,18 @@ fn clock_gettime(a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 fn gettimeofday(a: [u64; 6]) -> Ret {
-    if let Ok(t) = clock::read(clock::REALTIME)
+    if a[0] != 0
+        && let Ok(t) = clock::read(clock::REALTIME)
         && let Err(e) = user::put(a[0], Timeval { sec: t.sec, usec: t.nsec / 1000 })
     {
         return e;
     }
-    // SAFETY: the program's own pointer, judged by the kernel.
-    if a[1] != 0 { unsafe { sys::call(nr::GETTIMEOFDAY, [0, a[1], 0, 0, 0, 0]) } } else { 0 }
+    match settime::zone() {
+        _ if a[1] == 0 => 0,
+        Some(own) => user::put(a[1], own).err().unwrap_or(0),
+        // SAFETY: the program's own pointer, judged by the kernel.
+        None => unsafe { sys::call(nr::GETTIMEOFDAY, [0, a[1], 0, 0, 0, 0]) },
+    }
 }
 
 #[inline(never)]
@@ -108,42 +114,6 @@ fn time(a: [u64; 6]) -> Ret {
             Ok(()) => t.sec,
             Err(e) => e,
         },
-        Err(e) => e,
-    }
-}
-
-/// Reading (modes 0) is translated; anything that would set the host's clock is refused, after the kernel's
-/// own checks of pointer and clock.
-#[inline(never)]
-fn adjtimex(number: u32, a: [u64; 6], buf: u64) -> Ret {
-    match user::get::<u32>(buf) {
-        Ok(0) => {}
-        Ok(_) => return EPERM,
-        Err(e) => return e,
-    }
-    // SAFETY: the program's own pointer, judged by the kernel; modes 0 only reads the clock.
-    let r = unsafe { sys::call(number, a) };
-    if r >= 0
-        && let Ok(t) = clock::read(clock::REALTIME)
-        && let Ok(status) = user::get::<u32>(buf + 40)
-    {
-        // struct timex: time at 72; STA_NANO (0x2000) makes tv_usec nanoseconds.
-        let fraction = if status & 0x2000 != 0 { t.nsec } else { t.nsec / 1000 };
-        let _ = user::put(buf + 72, Timespec { sec: t.sec, nsec: fraction });
-    }
-    r
-}
-
-/// Never reaches the host's clock: the kernel judges clock and value on a clock that can't be set.
-#[inline(never)]
-fn clock_settime(a: [u64; 6]) -> Ret {
-    if a[0] as i32 != clock::REALTIME {
-        // SAFETY: the program's own pointer; every clock but REALTIME refuses by itself.
-        return unsafe { sys::call(nr::CLOCK_SETTIME, a) };
-    }
-    match user::get::<Timespec>(a[1]) {
-        Ok(t) if !clock::valid(t) => sys::EINVAL,
-        Ok(_) => EPERM,
         Err(e) => e,
     }
 }

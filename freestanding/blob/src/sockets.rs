@@ -2,7 +2,7 @@
 
 use diecast_core_syscalls::nr;
 
-use crate::clock::{self, MONOTONIC};
+use crate::clock;
 use crate::sys::Ret;
 use crate::user::{self, Timeval};
 use crate::{node, stamps, sys, timers};
@@ -26,7 +26,7 @@ const PARTS: u64 = 1_000_000;
 
 /// Real units for virtual ones, rounded up, at most what an int holds.
 fn units_in(v: u64) -> u64 {
-    let parts = clock::span_in(MONOTONIC, v * PARTS);
+    let parts = clock::stretched(v * PARTS);
     (parts.saturating_add(PARTS - 1000) / PARTS).clamp(1, i32::MAX as u64)
 }
 

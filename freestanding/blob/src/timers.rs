@@ -17,14 +17,25 @@ fn as_is(number: u32, a: [u64; 6]) -> Ret {
 }
 
 pub fn timeval_in(t: Timeval) -> Timeval {
-    let real = clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 });
+    whole(clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 }))
+}
+
+fn timeval_period_in(t: Timeval) -> Timeval {
+    whole(clock::period_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 }))
+}
+
+/// In microseconds, rounded up.
+fn whole(real: Timespec) -> Timeval {
     let up = (real.nsec + 999) / 1000;
     // Exactly one second of microseconds is not legal in a timer: carry it.
     if up >= 1_000_000 { Timeval { sec: real.sec + 1, usec: 0 } } else { Timeval { sec: real.sec, usec: up } }
 }
 
 pub fn timeval_out(t: Timeval) -> Timeval {
-    let ns = clock::span_out(MONOTONIC, clock::ns_of(Timespec { sec: t.sec, nsec: t.usec * 1000 }));
+    whole_us(clock::span_out(MONOTONIC, clock::ns_of(Timespec { sec: t.sec, nsec: t.usec * 1000 })))
+}
+
+fn whole_us(ns: u64) -> Timeval {
     let us = ns / 1000 + !ns.is_multiple_of(1000) as u64;
     Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
 }
@@ -34,8 +45,9 @@ fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
     let of = |us: u64| Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 };
     // An interval reads back as it was set: the smallest one that gives this real interval.
     let real = us(p.interval);
-    let mut v = us(timeval_out(p.interval));
-    while v > 0 && us(timeval_in(of(v - 1))) >= real {
+    let ns = clock::ns_of(Timespec { sec: p.interval.sec, nsec: p.interval.usec * 1000 });
+    let mut v = us(whole_us(clock::interval_out(MONOTONIC, ns)));
+    while v > 0 && us(timeval_period_in(of(v - 1))) >= real {
         v -= 1;
     }
     Pair { interval: of(v), value: timeval_out(p.value) }
@@ -58,7 +70,7 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
         Ok(p) if ok(p.interval) && ok(p.value) => p,
         _ => return as_is(nr::SETITIMER, a),
     };
-    let real = Pair { interval: timeval_in(new.interval), value: timeval_in(new.value) };
+    let real = Pair { interval: timeval_period_in(new.interval), value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
     let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
     if r == 0
@@ -193,7 +205,7 @@ fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
     } else {
         clock::rel_in(id, p.value)
     };
-    Pair { interval: clock::rel_in(id, p.interval), value }
+    Pair { interval: clock::period_in(id, p.interval), value }
 }
 
 /// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns. An interval reads back as it was
@@ -202,8 +214,8 @@ fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
 fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
     let smallest = |t: Timespec| {
         let real = clock::ns_of(t);
-        let mut v = clock::span_out(id, real);
-        while v > 0 && v != u64::MAX && clock::span_in(id, v - 1) >= real {
+        let mut v = clock::interval_out(id, real);
+        while v > 0 && v != u64::MAX && clock::interval_in(id, v - 1) >= real {
             v -= 1;
         }
         clock::timespec(v)

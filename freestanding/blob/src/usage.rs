@@ -149,7 +149,7 @@ pub fn times(a: [u64; 6]) -> Ret {
             return e;
         }
     }
-    (node().segment().v_of(clock::now_real()).0 / TICK_NS) as Ret
+    (clock::mono_now() / TICK_NS) as Ret
 }
 
 fn limit_in(v: u64) -> u64 {

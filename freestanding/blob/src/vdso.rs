@@ -2,10 +2,10 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_syscalls::nr::CLOCK_GETRES;
+use diecast_core_syscalls::nr::{CLOCK_GETRES, GETTIMEOFDAY};
 
 use crate::user::{Timespec, Timeval};
-use crate::{clock, node, process, sys};
+use crate::{clock, node, process, settime, sys};
 
 macro_rules! twin {
     ($a:ident, $b:ident, ($($arg:ident : $t:ty),*) -> $r:ty, $body:expr) => {
@@ -34,8 +34,13 @@ twin!(__vdso_gettimeofday, gettimeofday, (out: *mut Timeval, zone: *mut u64) -> 
         unsafe { out.write(Timeval { sec: t.sec, usec: t.nsec / 1000 }) };
     }
     if !zone.is_null() {
-        // The zone is not time: ask the kernel for it alone.
-        sys::plain(96, [0, zone as u64, 0, 0, 0, 0]);
+        match settime::zone() {
+            // SAFETY: as above.
+            Some(own) => unsafe { zone.write(own) },
+            None => {
+                sys::plain(GETTIMEOFDAY, [0, zone as u64, 0, 0, 0, 0]);
+            }
+        }
     }
     0
 });

@@ -39,6 +39,9 @@ const CAPABILITIES: u64 = 1 << 0
     | 1 << 29
     | 1 << 31;
 
+/// In an envelope, whose filter keeps every call that sets a clock from the host's: the node's own can be set.
+const SYS_TIME: u64 = 1 << 25;
+
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 /// Arguments of variadic calls need their full width: the kernel checks all 64 bits of prctl's.
 const ZERO: c_ulong = 0;
@@ -262,15 +265,14 @@ impl Prepared {
     /// # Safety
     /// As [`Prepared::run`].
     unsafe fn run_filtered(&self) -> ! {
+        let keeps = CAPABILITIES | if self.filter.is_empty() { 0 } else { SYS_TIME };
         // SAFETY: integers, and pointers into `self`, which lives until the exec.
         unsafe {
             if !self.keep_caps {
                 syscall(libc::SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, ZERO, ZERO, ZERO);
                 for capability in 0..64 as c_ulong {
                     // -1 past the last one that this kernel knows.
-                    if CAPABILITIES & (1 << capability) == 0
-                        && syscall(libc::SYS_prctl, PR_CAPBSET_READ, capability) == 1
-                    {
+                    if keeps & (1 << capability) == 0 && syscall(libc::SYS_prctl, PR_CAPBSET_READ, capability) == 1 {
                         require(syscall(libc::SYS_prctl, PR_CAPBSET_DROP, capability), Step::Capabilities);
                     }
                 }
@@ -286,7 +288,7 @@ impl Prepared {
                 let mut sets = [[0u32; 3]; 2];
                 require(syscall(libc::SYS_capget, &header, &mut sets), Step::Capabilities);
                 for (index, [effective, permitted, inheritable]) in sets.iter_mut().enumerate() {
-                    let keep = (CAPABILITIES >> (32 * index)) as u32;
+                    let keep = (keeps >> (32 * index)) as u32;
                     (*effective, *permitted, *inheritable) = (*effective & keep, *permitted & keep, 0);
                 }
                 require(syscall(libc::SYS_capset, &header, &sets), Step::Capabilities);

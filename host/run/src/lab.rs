@@ -17,7 +17,7 @@ use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, create_netns, prepare_node_with,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
-use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, Supervisor};
+use diecast_host_supervisor::{ClockChange, CpuConfig, LabFrame, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
 
@@ -379,6 +379,12 @@ fn set_up(
                 Some(Box::new(move || for_usage.cpu_usage_ns().map_err(std::io::Error::other))),
             )
             .map_err(RunError::host("making a frame's memory"))?;
+            for change in [ClockChange::Offset(n.clock.offset_ns), ClockChange::Drift(n.clock.drift_ppb)] {
+                if matches!(change, ClockChange::Offset(ns) | ClockChange::Drift(ns) if ns != 0) {
+                    let wrong = |e| RunError::Text(format!("clock of node {}: {e}", n.name));
+                    frame_of_node.change_clock(&frame, change).map_err(wrong)?;
+                }
+            }
             frame_of_node.init_pid.store(u64::from(node.init_pid()), Ordering::Relaxed);
             Some(frame_of_node)
         } else {
@@ -399,7 +405,13 @@ fn set_up(
     .map_err(RunError::host("starting the emulator"))?;
     let supervisor = Supervisor::start().map_err(RunError::host("starting the supervisor"))?;
     let pipes = Arc::new(PipeLog::new(&plan.net, emulator.handle(), journal.clone()));
-    let live = Arc::new(Live::new(plan, emulator.handle(), journal.clone(), frame.clone()));
+    let live = Arc::new(Live::new(
+        plan,
+        emulator.handle(),
+        journal.clone(),
+        frame.clone(),
+        frames.iter().flatten().cloned().collect(),
+    ));
     let gateway = open_gateway(plan, &netns)?;
     let serving = live.clone();
     dir.set_control(Box::new(move |request, client| serving.serve(request, client)));

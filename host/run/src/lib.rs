@@ -7,6 +7,7 @@
 
 mod arrivals;
 mod capture;
+mod clocks;
 mod facts;
 pub mod frame;
 mod host_watch;
@@ -22,6 +23,7 @@ mod sysctls;
 
 pub use arrivals::{ARRIVALS_FILE, ReplayError, Replayed, ReplayedPipe, replay_run};
 pub use capture::{CaptureCounts, CaptureRequest};
+pub use clocks::{ClockWords, NodeClock};
 pub use facts::{default_grain_ns, host_facts, plan_facts};
 pub use lab::{Ran, RunError, RunOptions, on_interrupt, run};
 pub use live::{Answer, Changed, Request, When};

@@ -10,11 +10,12 @@ use diecast_core_net::NetSpec;
 use diecast_core_plan::{Plan, PlannedFault, changes};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorHandle, HostNetError};
-use diecast_host_supervisor::LabFrame;
+use diecast_host_supervisor::{LabFrame, NodeFrame};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::capture::{CaptureRequest, Captures};
+use crate::clocks::{ClockWords, Clocks, NodeClock};
 use crate::recorder::Recorder;
 
 /// A request, one line of JSON.
@@ -28,6 +29,8 @@ pub enum Request {
         /// When.
         when: When,
     },
+    /// `diecast clock`.
+    Clock(ClockWords),
     /// `diecast capture`; the answer is followed by the file.
     Capture(CaptureRequest),
 }
@@ -50,6 +53,8 @@ pub enum When {
 pub enum Answer {
     /// A change takes place.
     Changed(Changed),
+    /// How the clocks differ from the lab's now.
+    Clocks(Vec<NodeClock>),
     /// A capture has begun at these places; chunks follow.
     Capturing {
         /// Names of the places.
@@ -86,10 +91,17 @@ pub struct Live {
     v_start: VirtNs,
     load_began: OnceLock<VirtNs>,
     captures: Captures,
+    clocks: Clocks,
 }
 
 impl Live {
-    pub fn new(plan: &Plan, emulator: EmulatorHandle, journal: Recorder, frame: Arc<LabFrame>) -> Live {
+    pub fn new(
+        plan: &Plan,
+        emulator: EmulatorHandle,
+        journal: Recorder,
+        frame: Arc<LabFrame>,
+        nodes: Vec<Arc<NodeFrame>>,
+    ) -> Live {
         let net = &plan.net;
         let name = |v: diecast_core_net::VertexIx| net.vertices[v.at()].name.as_str();
         let pipes = net.pipes.iter().map(|p| (name(p.from), name(p.to)));
@@ -99,7 +111,18 @@ impl Live {
             Some(Record::Header(header)) => header.v_start_ns,
             _ => frame.now(),
         };
-        Live { names, net: net.clone(), emulator, journal, frame, v_start, load_began: OnceLock::new(), captures }
+        let clocks = Clocks::new(frame.clone(), nodes);
+        Live {
+            names,
+            net: net.clone(),
+            emulator,
+            journal,
+            frame,
+            v_start,
+            load_began: OnceLock::new(),
+            captures,
+            clocks,
+        }
     }
 
     /// The load begins: the catalog's faults count from here.
@@ -126,6 +149,9 @@ impl Live {
     pub fn serve(&self, request: &Value, mut client: UnixStream) {
         let answer = match Request::deserialize(request) {
             Ok(Request::Link { change, when }) => self.link(&change, when),
+            Ok(Request::Clock(words)) => self.clocks.answer(&words, &self.names, |v, text| {
+                self.note(v, ChangeSource::Command, text);
+            }),
             Ok(Request::Capture(request)) => match self.captures.start(&request, &self.names) {
                 Ok(started) => return started.serve(client),
                 Err(answer) => answer,

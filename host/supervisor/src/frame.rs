@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
+use diecast_core_clock::{Discipline, STA_NANO, STA_UNSYNC};
 use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
@@ -37,7 +38,6 @@ pub struct LabFrame {
 struct Offsets {
     realtime: i64,
     boottime: i64,
-    tai: i64,
     raw: i64,
 }
 
@@ -53,7 +53,6 @@ impl LabFrame {
         let offsets = Offsets {
             realtime: ahead(libc::CLOCK_REALTIME),
             boottime: ahead(libc::CLOCK_BOOTTIME),
-            tai: ahead(libc::CLOCK_TAI),
             raw: ahead(libc::CLOCK_MONOTONIC_RAW),
         };
         let map = Mutex::new(FrameMap::start(RealNs(time::monotonic_ns()), tdf));
@@ -88,6 +87,18 @@ impl LabFrame {
     pub fn realtime_offset_ns(&self) -> i64 {
         self.offsets.realtime
     }
+}
+
+/// A machine whose clock is as right as the host's: nobody has steered it yet.
+fn as_kept_as_the_host() -> Discipline {
+    let host = time::kept();
+    let mut d = Discipline::start();
+    d.status = host.status & (STA_UNSYNC | STA_NANO);
+    d.maxerror_us = host.maxerror_us;
+    d.esterror_us = host.esterror_us;
+    d.since_s = (time::clock_ns(libc::CLOCK_REALTIME) / 1_000_000_000) as i64;
+    d.tai_s = host.tai_s;
+    d
 }
 
 /// How a node's CPU is metered.
@@ -143,10 +154,10 @@ impl NodeFrame {
         let p = &*page;
         p.version.store(ABI_VERSION, Ordering::Relaxed);
         p.size.store(NODE_PAGE_LEN as u32, Ordering::Relaxed);
-        p.realtime_off_ns.store(lab.offsets.realtime, Ordering::Relaxed);
-        p.boottime_off_ns.store(lab.offsets.boottime, Ordering::Relaxed);
-        p.tai_off_ns.store(lab.offsets.tai, Ordering::Relaxed);
-        p.raw_off_ns.store(lab.offsets.raw, Ordering::Relaxed);
+        p.clock.start(&as_kept_as_the_host());
+        p.clock.real_ahead_ns.store(lab.offsets.realtime, Ordering::Relaxed);
+        p.clock.boot_ahead_ns.store(lab.offsets.boottime, Ordering::Relaxed);
+        p.clock.raw_ahead_ns.store(lab.offsets.raw, Ordering::Relaxed);
         p.metered.store(u32::from(cpu.metered), Ordering::Relaxed);
         p.vcpus.store(cpu.cores.clamp(1, VCPUS_MAX as u32), Ordering::Relaxed);
         let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);

@@ -15,6 +15,26 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// What the host's kernel says about its own REALTIME.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Bits of `struct timex`'s status.
+    pub status: u32,
+    pub maxerror_us: i64,
+    pub esterror_us: i64,
+    /// TAI minus REALTIME.
+    pub tai_s: i64,
+}
+
+/// How well the host's REALTIME is kept.
+pub fn kept() -> Kept {
+    // SAFETY: plain integers; modes 0 only reads.
+    let mut x: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: a live timex.
+    unsafe { libc::adjtimex(&raw mut x) };
+    Kept { status: x.status as u32, maxerror_us: x.maxerror, esterror_us: x.esterror, tai_s: i64::from(x.tai) }
+}
+
 /// CPU time of the calling thread in nanoseconds.
 pub fn thread_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)

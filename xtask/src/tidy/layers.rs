@@ -8,7 +8,8 @@ use super::Finding;
 /// What each crate of `core/` may use of `core/`. A new edge is a visible line in review.
 const CORE_EDGES: &[(&str, &[&str])] = &[
     ("core/vtime", &[]),
-    ("core/abi", &["core/vtime"]),
+    ("core/clock", &[]),
+    ("core/abi", &["core/vtime", "core/clock"]),
     ("core/syscalls", &["core/vtime"]),
     ("core/cpu", &["core/vtime", "core/abi"]),
     ("core/net", &["core/vtime"]),
@@ -23,7 +24,7 @@ const CORE_EDGES: &[(&str, &[&str])] = &[
 /// `freestanding` gets the crates that are built without a standard library; `host` reads its wire formats.
 const FOLDER_EDGES: &[(&str, &[&str])] = &[
     ("core", &["core"]),
-    ("freestanding", &["freestanding", "core/vtime", "core/abi", "core/syscalls", "core/cpu"]),
+    ("freestanding", &["freestanding", "core/vtime", "core/clock", "core/abi", "core/syscalls", "core/cpu"]),
     ("host", &["host", "core", "freestanding"]),
     ("app", &["host", "core"]),
     ("tests", &["app", "host", "core", "freestanding", "tests"]),

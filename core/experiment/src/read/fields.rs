@@ -238,6 +238,24 @@ impl Reader {
         }
     }
 
+    /// A quantity with a sign or without; 0 when the key is not there or wrong.
+    pub(crate) fn signed(
+        &mut self,
+        entry: Option<&Entry>,
+        dimension: &Dimension,
+        parse: fn(&str) -> Result<i64, String>,
+    ) -> i64 {
+        let Some(node) = entry.map(|e| &e.value) else { return 0 };
+        let read = match &node.kind {
+            Kind::Scalar { text, .. } if !text.is_empty() => parse(text),
+            _ => Err(format!("{}, expected {} such as {}", node.describe(), dimension.name, dimension.example)),
+        };
+        read.unwrap_or_else(|message| {
+            self.faults.add(node.at, message);
+            0
+        })
+    }
+
     /// A quantity of one of several kinds: which of them, and its base units, not 0.
     pub(crate) fn any_quantity(&mut self, node: &Node, dimensions: &[&Dimension]) -> Option<(usize, u64)> {
         let expected: Vec<String> = dimensions.iter().map(|d| format!("{} such as {}", d.name, d.example)).collect();

@@ -16,12 +16,13 @@ mod workload;
 
 use std::collections::BTreeMap;
 
+use crate::clock::{Clock, parse_drift, parse_offset};
 use crate::diagnostic::{Diagnostic, Faults, Pos, meant};
 use crate::fault::NetworkNames;
-use crate::grammar::{CATALOG, CORES_MAX, GROUP, MACHINE_TYPE, NODES_MAX, VERSION};
+use crate::grammar::{CATALOG, CLOCK, CORES_MAX, GROUP, MACHINE_TYPE, NODES_MAX, VERSION};
 use crate::model::{Experiment, Group, MachineType, Node, SpeedPpm};
 use crate::network::Topology;
-use crate::quantity::SIZE;
+use crate::quantity::{DRIFT, DURATION, SIZE};
 use crate::tree;
 use fields::{GraphFile, Reader};
 use names::Names;
@@ -161,12 +162,14 @@ fn nodes(r: &mut Reader, node: &tree::Node, types: &[MachineType], names: &mut N
             r.faults.add(entry.key_at, format!("more than {NODES_MAX} nodes, the most that one subnet carries here"));
             break;
         }
+        let clock = f.get("clock").map(|e| clock(r, &e.value)).unwrap_or_default();
         let members: Vec<Node> = (1..=count)
             .map(|index| Node {
                 name: if count == 1 { entry.key.clone() } else { format!("{}-{index}", entry.key) },
                 group: entry.key.clone(),
                 index,
                 machine_type: machine_type.clone(),
+                clock,
             })
             .collect();
         let member_names: Vec<String> = members.iter().map(|n| n.name.clone()).collect();
@@ -175,6 +178,14 @@ fn nodes(r: &mut Reader, node: &tree::Node, types: &[MachineType], names: &mut N
         nodes.extend(members);
     }
     (groups, nodes)
+}
+
+fn clock(r: &mut Reader, node: &tree::Node) -> Clock {
+    let Some(f) = r.open(node, &CLOCK) else { return Clock::default() };
+    Clock {
+        offset_ns: r.signed(f.get("offset"), &DURATION, parse_offset),
+        drift_ppb: r.signed(f.get("drift"), &DRIFT, parse_drift),
+    }
 }
 
 /// Where each name was first seen.
