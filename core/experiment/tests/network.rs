@@ -246,10 +246,16 @@ fn a_graph_that_was_not_read_is_a_fault_of_the_catalog() {
     );
 }
 
+/// DIECAST_FUZZ=N: N times as many random cases, from seed N (`make fuzz`).
+#[expect(clippy::disallowed_methods, reason = "a test takes its size from whoever runs it")]
+fn fuzz() -> Option<u64> {
+    std::env::var("DIECAST_FUZZ").ok()?.parse().ok()
+}
+
 /// Files with anything cut, doubled, swapped or put in are read or refused with a place in the file, never worse.
 #[test]
 fn no_damaged_graph_upsets_the_reader() {
-    let seed = 20;
+    let (times, seed) = fuzz().map_or((1, 20), |n| (n, n));
     println!("seed {seed}");
     let mut state = seed;
     let mut below = |n: usize| {
@@ -278,7 +284,7 @@ fn no_damaged_graph_upsets_the_reader() {
         "<!DOCTYPE x [<!ENTITY a 'b'>]>",
     ];
     let mut refused = 0;
-    for round in 0..6000 {
+    for round in 0..6000 * times {
         let (file, original) = if round % 2 == 0 { ("g.gml", SHADOW) } else { ("g.graphml", ZOO) };
         let mut text: Vec<char> = original.chars().collect();
         for _ in 0..=below(4) {

@@ -277,16 +277,23 @@ fn bad_frames_are_dropped_and_counted_by_cause() {
     );
 }
 
+/// DIECAST_FUZZ=N: N times as many random cases, from seed N (`make fuzz`).
+#[expect(clippy::disallowed_methods, reason = "a test takes its size from whoever runs it")]
+fn fuzz() -> Option<u64> {
+    std::env::var("DIECAST_FUZZ").ok()?.parse().ok()
+}
+
 #[test]
 fn no_frame_of_random_bytes_upsets_the_model() {
     let spec = pair(Link::default());
     let mut net = Network::new(&spec).unwrap();
-    let mut x = 1u64;
+    let (times, mut x) = fuzz().map_or((1, 1), |n| (n, n));
+    println!("seed {x}");
     let mut next = || {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (x >> 33) as u32
     };
-    for _ in 0..200_000 {
+    for _ in 0..200_000 * times {
         let len = next() as usize % 100;
         let mut f: Vec<u8> = (0..len).map(|_| next() as u8).collect();
         if len >= 14 {

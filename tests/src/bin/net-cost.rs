@@ -21,7 +21,9 @@ fn rates(size: Size, small: bool) -> Vec<Figure> {
         figures.extend(rates.iter().map(|&bps| rate(tdf, bps, limit, size)));
     }
     let shaped = if small { &RATES[0].1[1..2] } else { RATES[0].1 };
-    figures.extend(shaped.iter().filter_map(|&bps| shaper(bps, size)));
+    for qdisc in ["tbf", "htb"] {
+        figures.extend(shaped.iter().filter_map(|&bps| shaper(qdisc, bps, size)));
+    }
     figures
 }
 

@@ -150,23 +150,32 @@ pub fn rate(at_tdf: &str, bps: u64, limit: f64, size: Size) -> Figure {
     figure.bar(format!("within {} %", 100.0 * RATE_BAR), error.abs() <= RATE_BAR)
 }
 
-/// The kernel's token bucket at the same rate, real time, between the same NICs; None where the kernel has none.
-pub fn shaper(bps: u64, size: Size) -> Option<Figure> {
+/// One of the kernel's shapers, tbf or htb, at the same rate, real time, between the same NICs; None where the kernel has
+/// none.
+pub fn shaper(qdisc: &str, bps: u64, size: Size) -> Option<Figure> {
     on_generator_core();
     let bytes = frame_bytes(bps as f64);
     let nodes = Nodes::new(three_pipes(Link::default(), Link::default()), Tdf::ONE).expect("root");
-    let rate = format!("{bps}bit");
     // A burst of two frames or of 4 ms, whichever is more: what its manual asks for at a tick of 250 Hz.
-    let burst = (2 * bytes).max((bps / 8 / 250) as usize).to_string();
-    let words = ["qdisc", "add", "dev", "eth0", "root", "tbf", "rate", &rate, "burst", &burst, "limit", "1500000"];
-    let set = nodes.within(0, || Command::new("tc").args(words).output());
-    if !set.is_ok_and(|done| done.status.success()) {
-        return None;
+    let burst = (2 * bytes).max((bps / 8 / 250) as usize);
+    let limits = format!("rate {bps}bit burst {burst}");
+    let commands = match qdisc {
+        "tbf" => vec![format!("qdisc add dev eth0 root tbf {limits} limit 1500000")],
+        _ => vec![
+            "qdisc add dev eth0 root handle 1: htb default 1".to_owned(),
+            format!("class add dev eth0 parent 1: classid 1:1 htb {limits}"),
+        ],
+    };
+    for command in commands {
+        let set = nodes.within(0, || Command::new("tc").args(command.split(' ')).output());
+        if !set.is_ok_and(|done| done.status.success()) {
+            return None;
+        }
     }
     let (mut injector, counters, _sink) = (nodes.injector(bytes, false), nodes.counters(), nodes.socket(1));
     let _forwarder = nodes.forward();
     let found = arrival_rate(&mut injector, &counters, bytes, 1.2 * bps as f64, size.window_s);
-    let name = format!("the kernel's tbf: error of a rate of {} Mbit/s", bps / 1_000_000);
+    let name = format!("the kernel's {qdisc}: error of a rate of {} Mbit/s", bps / 1_000_000);
     Some(Figure::new(name, "%", 100.0 * (found / bps as f64 - 1.0)))
 }
 

@@ -88,3 +88,9 @@ pub fn balanced(c: &PipeCounters) {
     let gone = c.dropped_queue_full + c.dropped_early + c.dropped_down;
     assert_eq!(c.packets_in, c.packets_sent + gone + u64::from(c.queue_packets), "{c:?}");
 }
+
+/// DIECAST_FUZZ=N: N times as many random cases, from seed N (`make fuzz`).
+#[expect(clippy::disallowed_methods, reason = "a test takes its size from whoever runs it")]
+pub fn fuzz() -> Option<u64> {
+    std::env::var("DIECAST_FUZZ").ok()?.parse().ok()
+}
