@@ -296,6 +296,9 @@ def main():
         carry_out(more, a.jobs, runs)
         rows, unexplained = report(runs, worlds)
     show(rows)
+    for suite, part in sorted({(r["suite"], r["part"]) for r in rows if r["passes_natively"] == 0}):
+        missing.append(f"{suite}: nothing of {part} passes natively: is it installed?")
+        print(f"missing: {missing[-1]}", file=sys.stderr)
     listed = [{"suite": n, "part": p, "world": w, "runs": r} for (n, p, w), r in runs.items()]
     with open(a.out, "w") as out:
         json.dump({"version": 1, "rows": rows, "runs": listed, "missing": missing}, out, indent=1)

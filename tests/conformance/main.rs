@@ -3,6 +3,7 @@
 mod alternatives;
 mod basics;
 mod cost;
+mod hazards;
 mod languages;
 mod processes;
 mod suites;

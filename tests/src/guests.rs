@@ -46,6 +46,32 @@ pub fn c(name: &str, linked_static: bool) -> String {
     path.to_string_lossy().into_owned()
 }
 
+/// A C guest built with more flags, as `NAME-SUFFIX`; None where the compiler refuses.
+pub fn c_with(name: &str, suffix: &str, flags: &[&str]) -> Option<String> {
+    let source = format!("{name}.c");
+    attempt(&format!("{name}-{suffix}"), &[&source, "guest.h"], |dir, out| {
+        let mut c = Command::new("cc");
+        c.args(["-O1", "-w"]).args(flags).arg("-o").arg(out).arg(dir.join(&source)).args(["-lrt", "-lpthread"]);
+        c
+    })
+}
+
+/// A C++ guest; None without a compiler.
+pub fn cxx(name: &str) -> Option<String> {
+    let source = format!("{name}.cc");
+    attempt(name, &[&source], |dir, out| {
+        let mut c = Command::new("c++");
+        c.args(["-O1", "-Wall", "-fnon-call-exceptions", "-o"]).arg(out).arg(dir.join(&source)).arg("-lpthread");
+        c
+    })
+}
+
+/// As [`built`], where a compiler that is missing or refuses is no failure.
+fn attempt(name: &str, inputs: &[&str], build: impl FnOnce(&Path, &Path) -> Command) -> Option<String> {
+    let path = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| built(name, inputs, build))).ok()?;
+    Some(path.to_string_lossy().into_owned())
+}
+
 /// The smallest program: it ends at once.
 pub fn tiny() -> String {
     let path = built("tiny", &["tiny.c"], |dir, out| {

@@ -65,7 +65,7 @@ fn header(index: u64) -> &'static mut Stack {
 }
 
 fn me() -> u64 {
-    (sys::plain(sys::GETPID, [0; 6]) as u64) << 32 | sys::gettid() as u64
+    (sys::own(sys::GETPID, [0; 6]) as u64) << 32 | sys::gettid() as u64
 }
 
 /// The kernel's view: set, or ask.
@@ -137,7 +137,7 @@ fn take(owner: u64) -> Option<u64> {
         let held = cell.load(Relaxed);
         let gone = held != 0
             && held >> 32 == owner >> 32
-            && sys::plain(sys::TGKILL, [held >> 32, held & 0xffff_ffff, 0, 0, 0, 0]) == ESRCH;
+            && sys::own(sys::TGKILL, [held >> 32, held & 0xffff_ffff, 0, 0, 0, 0]) == ESRCH;
         if (held == 0 || gone) && cell.compare_exchange(held, owner, Relaxed, Relaxed).is_ok() {
             if is_mapped(i) {
                 return Some(i);
@@ -153,7 +153,7 @@ fn take(owner: u64) -> Option<u64> {
 fn is_mapped(index: u64) -> bool {
     const EEXIST: Ret = -17;
     const PRIVATE_ANON_FIXED_NOREPLACE_NORESERVE: u64 = 0x10_4022;
-    let r = sys::plain(sys::MMAP, [base(index), ALT_LEN, 3, PRIVATE_ANON_FIXED_NOREPLACE_NORESERVE, u64::MAX, 0]);
+    let r = sys::own(sys::MMAP, [base(index), ALT_LEN, 3, PRIVATE_ANON_FIXED_NOREPLACE_NORESERVE, u64::MAX, 0]);
     r == base(index) as Ret || r == EEXIST
 }
 

@@ -50,7 +50,7 @@ pub fn kernel_ns(clock: i32) -> u64 {
     let mut t = Timespec { sec: 0, nsec: 0 };
     let f = process().kernel_clock_gettime.load(Ordering::Relaxed);
     if f == 0 {
-        sys::plain(CLOCK_GETTIME, [clock as u64, &raw mut t as u64, 0, 0, 0, 0]);
+        sys::own(CLOCK_GETTIME, [clock as u64, &raw mut t as u64, 0, 0, 0, 0]);
     } else {
         // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped; it writes a
         // timespec.
@@ -129,7 +129,7 @@ fn cost_of(clock: i32) -> u64 {
     let id = !(clock >> 3) as u32;
     if clock & THREAD != 0 {
         thread_cost(if id == 0 { sys::gettid() } else { id })
-    } else if id == 0 || id == sys::plain(sys::GETPID, [0; 6]) as u32 {
+    } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
         process().own.cost_ns.load(Ordering::Relaxed)
     } else {
         0

@@ -119,11 +119,11 @@ fn look(index: usize) {
 fn fire(index: usize, interval_ns: u64) {
     if index < TIMERS_MAX {
         let soon = Pair { interval: clock::timespec(interval_ns), value: Timespec { sec: 0, nsec: 1 } };
-        sys::plain(nr::TIMER_SETTIME, [index as u64, 0, &raw const soon as u64, 0, 0, 0]);
+        sys::own(nr::TIMER_SETTIME, [index as u64, 0, &raw const soon as u64, 0, 0, 0]);
     } else {
         let t = clock::timespec(interval_ns);
         let interval = Timeval { sec: t.sec, usec: t.nsec / 1000 };
         let soon = Pair { interval, value: Timeval { sec: 0, usec: 1 } };
-        sys::plain(nr::SETITIMER, [(index - TIMERS_MAX + 1) as u64, &raw const soon as u64, 0, 0, 0, 0]);
+        sys::own(nr::SETITIMER, [(index - TIMERS_MAX + 1) as u64, &raw const soon as u64, 0, 0, 0, 0]);
     }
 }

@@ -1,8 +1,9 @@
 //! The way in and out: signal entry, restorer, and the trampolines on the program's stack.
 //!
-//! The SIGSYS handler only decides. It puts a [`Record`] below the red zone of the interrupted stack, points
-//! the saved stack pointer at it and the saved instruction pointer at a trampoline, and returns. The work then
-//! runs as if the program had called a function: its own stack, its own signal mask, no signal frame alive.
+//! The SIGSYS handler only decides. It puts a [`Record`] below the red zone of the interrupted stack (or, where the
+//! signal frame itself lies there, in the frame, from where it moves up), points the saved stack pointer at it and the
+//! saved instruction pointer at a trampoline, and returns. The work then runs as if the program had called a function:
+//! its own stack, its own signal mask, no signal frame alive.
 
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -10,6 +11,7 @@ use core::mem::offset_of;
 use diecast_core_abi::{ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, OwnPage, PROC_PAGE_ADDR, ProcPage, TRAP_MAGIC};
 use diecast_core_syscalls::nr::CLONE3;
 
+use crate::sys::Ret;
 use crate::{altstack, signals};
 
 /// What a trampoline needs to finish a call. Offsets are used by the assembly below.
@@ -64,7 +66,7 @@ pub struct CloneRecord {
 }
 
 const _: () = {
-    assert!(size_of::<Record>() == 80);
+    assert!(size_of::<Record>() == 80 && size_of::<Record>() <= 128);
     assert!(offset_of!(CloneRecord, args) == 80);
     assert!(size_of::<Resume>() == 64);
 };
@@ -78,13 +80,51 @@ const HANDLED_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_o
 global_asm!(
     r#"
     .text
+    # As dc_trampoline and dc_clone3, from a record in a dead signal frame on the program's stack: it moves up first.
+    .globl dc_trampoline_up
+    .hidden dc_trampoline_up
+    .type dc_trampoline_up, @function
+dc_trampoline_up:
+    .cfi_startproc
+    .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
+    .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
+    mov rdi, [rsp + 64]
+    sub rdi, 128 + {record}
+    and rdi, -16
+    mov rdx, rdi
+    mov rsi, rsp
+    mov ecx, {record} / 8
+    cld
+    rep movsq
+    mov rsp, rdx
+    jmp dc_trampoline
+    .cfi_endproc
+    .size dc_trampoline_up, . - dc_trampoline_up
+
+    .globl dc_clone3_up
+    .hidden dc_clone3_up
+    .type dc_clone3_up, @function
+dc_clone3_up:
+    mov rdi, [rsp + 64]
+    sub rdi, 128 + {clone_record}
+    and rdi, -16
+    mov rdx, rdi
+    mov rsi, rsp
+    mov ecx, {record} / 8
+    cld
+    rep movsq
+    mov rsp, rdx
+    jmp dc_clone3
+    .size dc_clone3_up, . - dc_clone3_up
+
     .globl dc_trampoline
     .hidden dc_trampoline
     .type dc_trampoline, @function
 dc_trampoline:
     .cfi_startproc
-    .cfi_def_cfa rsp, 0
-    .cfi_offset rip, 56
+    # The program's frame: CFA = *(rsp + 64), its stack pointer; rip at rsp + 56.
+    .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
+    .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
     mov rdi, rsp
     call {serve}
     mov rdi, [rsp]
@@ -185,6 +225,27 @@ dc_onstack:
     jmp rcx
     .size dc_onstack, . - dc_onstack
 
+    .globl dc_own
+    .hidden dc_own
+    .type dc_own, @function
+    # A call of the blob's own: rdi the number, rsi the arguments. Filters of the program know it by where it returns.
+dc_own:
+    .cfi_startproc
+    mov rax, rdi
+    mov r10, [rsi + 24]
+    mov r8, [rsi + 32]
+    mov r9, [rsi + 40]
+    mov rdi, [rsi]
+    mov rdx, [rsi + 16]
+    mov rsi, [rsi + 8]
+    syscall
+    .globl dc_own_after
+    .hidden dc_own_after
+dc_own_after:
+    ret
+    .cfi_endproc
+    .size dc_own, . - dc_own
+
     .globl dc_restorer
     .hidden dc_restorer
     .type dc_restorer, @function
@@ -209,6 +270,8 @@ diecast_blob_init:
     reset = sym signals::reset_handlers,
     init = sym crate::init::init,
     relocate = sym altstack::relocate,
+    record = const size_of::<Record>(),
+    clone_record = const size_of::<CloneRecord>(),
     alt = const ALT_ADDR,
     alt_len = const ALT_LEN * ALT_SLOTS as u64,
     handlers = const HANDLERS_ADDR,
@@ -228,10 +291,31 @@ macro_rules! address_of {
 }
 address_of!(trampoline, "dc_trampoline");
 address_of!(clone3_trampoline, "dc_clone3");
+address_of!(trampoline_up, "dc_trampoline_up");
+address_of!(clone3_trampoline_up, "dc_clone3_up");
 address_of!(restorer, "dc_restorer");
 address_of!(onstack_entry, "dc_onstack");
 address_of!(sigsys_entry, "diecast_sigsys");
 address_of!(sigtrap_entry, "diecast_sigtrap");
+
+address_of!(
+    /// Where the instruction pointer is while the kernel serves a call of the blob's own.
+    own_call_ip,
+    "dc_own_after"
+);
+
+/// Makes a call from the one place that filters of the program let through.
+#[inline(always)]
+pub fn own_call(nr: u64, a: &[u64; 6]) -> Ret {
+    let ret: i64;
+    // SAFETY: dc_own changes the argument registers, rax, rcx and r11 only; the callers of `sys::own` vouch for what
+    // the kernel reads and writes.
+    unsafe {
+        core::arch::asm!("call dc_own", inlateout("rdi") nr => _, inlateout("rsi") a.as_ptr() => _, out("rdx") _,
+            out("r8") _, out("r9") _, out("r10") _, lateout("rax") ret, out("rcx") _, out("r11") _);
+    }
+    ret
+}
 
 /// Copies bytes upwards, with general registers only.
 ///
@@ -283,20 +367,21 @@ pub mod reg {
     pub const EFL: usize = 17;
 }
 
+/// More than any signal frame: 11,664 bytes with the state of AMX.
+const FRAME_LEN_MAX: u64 = 0x1_0000;
+
 /// SIGSYS. Ours: to a trampoline. Everything else: to the program's own disposition.
 #[unsafe(no_mangle)]
 pub extern "C" fn diecast_sigsys(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
     // SAFETY: the kernel passes valid pointers to a frame that belongs to this handler alone.
-    let (i, u) = unsafe { (&*info, &mut *uc) };
-    if i.code != 1 || i.errno != TRAP_MAGIC as i32 {
+    let (code, errno, u) = unsafe { ((*info).code, (*info).errno, &mut *uc) };
+    if code != 1 || errno != TRAP_MAGIC as i32 {
         signals::chain(signo, info, uc);
         return;
     }
     let r = &mut u.regs;
     let nr = r[reg::RAX];
     let clone = nr as u32 == CLONE3;
-    let len = if clone { size_of::<CloneRecord>() } else { size_of::<Record>() } as u64;
-    let sp = (r[reg::RSP] - 128 - len) & !15;
     let record = Record {
         rdi: r[reg::RDI],
         rsi: r[reg::RSI],
@@ -309,8 +394,19 @@ pub extern "C" fn diecast_sigsys(signo: i32, info: *mut SigInfo, uc: *mut UConte
         rsp: r[reg::RSP],
         rflags: r[reg::EFL],
     };
-    // SAFETY: below the red zone of the interrupted stack, which was live enough to make a call on.
-    unsafe { (sp as *mut Record).write(record) };
-    r[reg::RSP] = sp;
-    r[reg::RIP] = if clone { clone3_trampoline() } else { trampoline() };
+    // On the program's own stack the frame begins right below the red zone, with the vector state: sigreturn still
+    // needs it. The siginfo is of no use any more.
+    let same_stack = r[reg::RSP].wrapping_sub(uc as u64) < FRAME_LEN_MAX;
+    let len = if clone { size_of::<CloneRecord>() } else { size_of::<Record>() } as u64;
+    let at = if same_stack { info as u64 } else { (r[reg::RSP] - 128 - len) & !15 };
+    // SAFETY: a siginfo has 128 bytes; else below the red zone of the interrupted stack, which was live enough to
+    // make a call on.
+    unsafe { (at as *mut Record).write(record) };
+    r[reg::RSP] = at;
+    r[reg::RIP] = match (same_stack, clone) {
+        (true, false) => trampoline_up(),
+        (true, true) => clone3_trampoline_up(),
+        (false, false) => trampoline(),
+        (false, true) => clone3_trampoline(),
+    };
 }

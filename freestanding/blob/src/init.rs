@@ -25,15 +25,15 @@ const METER_MASK: u64 = !0;
 const SIGTRAP_MASK: u64 = 1 << 4;
 
 pub extern "C" fn init(args: &InitArgs) -> Ret {
-    let page = sys::plain(
+    let page = sys::own(
         sys::MMAP,
         [NODE_PAGE_ADDR, args.node_len, PROT_READ_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, args.fd, args.node_off],
     );
-    sys::plain(sys::CLOSE, [args.fd, 0, 0, 0, 0, 0]);
+    sys::own(sys::CLOSE, [args.fd, 0, 0, 0, 0, 0]);
     if page < 0 {
         return page;
     }
-    let own = sys::plain(
+    let own = sys::own(
         sys::MMAP,
         [PROC_PAGE_ADDR, PROC_PAGE_LEN, PROT_READ_WRITE, MAP_PRIVATE_ANON | MAP_FIXED_NOREPLACE, u64::MAX, 0],
     );
@@ -50,7 +50,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     // A child after fork has used no CPU time, ours neither.
     const MADV_WIPEONFORK: u64 = 18;
     let own = &raw const p.own as u64;
-    sys::plain(sys::MADVISE, [own, size_of::<OwnPage>() as u64, MADV_WIPEONFORK, 0, 0, 0]);
+    sys::own(sys::MADVISE, [own, size_of::<OwnPage>() as u64, MADV_WIPEONFORK, 0, 0, 0]);
     if let Some(s) = node().slot(sys::gettid()) {
         // The CPU clocks go on, and what they show must.
         p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -59,14 +59,14 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
 
     let base = SA_SIGINFO | SA_RESTORER | SA_ONSTACK;
     let sigtrap = [entry::sigtrap_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];
-    let r = sys::plain(RT_SIGACTION, [5, &raw const sigtrap as u64, 0, 8, 0, 0]);
+    let r = sys::own(RT_SIGACTION, [5, &raw const sigtrap as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;
     }
     // A meter's hit waits for the short SIGSYS handler: an alternate stack of 8 KiB has room for the frame of a
     // program's handler and one of ours, not for two.
     let sigsys = [entry::sigsys_entry(), base | SA_NODEFER, entry::restorer(), SIGTRAP_MASK];
-    let r = sys::plain(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
+    let r = sys::own(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;
     }
@@ -79,10 +79,10 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         const PR_SET_MM: u64 = 35;
         const PR_SET_MM_MAP: u64 = 14;
         const MM_MAP_LEN: u64 = 104;
-        sys::plain(nr::PRCTL, [PR_SET_MM, PR_SET_MM_MAP, args.mm_map, MM_MAP_LEN, 0, 0]);
+        sys::own(nr::PRCTL, [PR_SET_MM, PR_SET_MM_MAP, args.mm_map, MM_MAP_LEN, 0, 0]);
     }
     // Where the kernel has mseal, nothing can unmap or replace the blob; elsewhere this fails harmlessly.
-    sys::plain(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
-    sys::plain(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
+    sys::own(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
+    sys::own(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
     0
 }

@@ -34,13 +34,13 @@ fn is_interruptible(number: u64, op: u64) -> bool {
 /// Does the signal that the kernel delivers next have a handler without these flags?
 fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
     let mut pending = 0u64;
-    sys::plain(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
+    sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
     let mut left = pending & !blocked;
     while left != 0 {
         let signal = left.trailing_zeros() as u64 + 1;
         left &= left - 1;
         let mut action = [0u64; 4];
-        sys::plain(nr::RT_SIGACTION, [signal, 0, &raw mut action as u64, 8, 0, 0]);
+        sys::own(nr::RT_SIGACTION, [signal, 0, &raw mut action as u64, 8, 0, 0]);
         // Ignored and default actions don't decide: the first handler does.
         if action[0] > 1 {
             return without == 0 || action[1] & without == 0;
@@ -69,7 +69,7 @@ pub fn missed(r: sys::Ret, mask: u64) -> bool {
         return false;
     }
     let mut pending = 0u64;
-    sys::plain(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
+    sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
     pending & !mask != 0
 }
 

@@ -38,7 +38,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     } else {
         // The program's own handler may make trapped calls; the mask comes back with the frame.
         let sigsys = 1u64 << 30;
-        sys::plain(RT_SIGPROCMASK, [1, &raw const sigsys as u64, 0, 8, 0, 0]);
+        sys::own(RT_SIGPROCMASK, [1, &raw const sigsys as u64, 0, 8, 0, 0]);
         signals::chain(signo, info, uc);
     }
 }
@@ -73,7 +73,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
 
 fn thread_cpu() -> u64 {
     let mut t = Timespec { sec: 0, nsec: 0 };
-    sys::plain(CLOCK_GETTIME, [clock::THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    sys::own(CLOCK_GETTIME, [clock::THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
     clock::ns_of(t)
 }
 
@@ -81,13 +81,13 @@ fn thread_cpu() -> u64 {
 #[inline(never)]
 fn run_delay() -> Option<u64> {
     let path = *b"/proc/thread-self/schedstat\0";
-    let file = sys::plain(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    let file = sys::own(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
         return None;
     }
     let mut text = [0u8; 64];
-    let got = sys::plain(sys::READ, [file as u64, &raw mut text as u64, 64, 0, 0, 0]);
-    sys::plain(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
+    let got = sys::own(sys::READ, [file as u64, &raw mut text as u64, 64, 0, 0, 0]);
+    sys::own(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
     let (mut field, mut value) = (0, 0u64);
     for (i, b) in text.iter().enumerate() {
         if i as i64 >= got || field > 1 {
@@ -241,7 +241,7 @@ fn add_cost(slot: &ThreadSlot, ns: u64) {
 fn sleep_until(real_ns: u64) -> u64 {
     let t = clock::timespec(real_ns);
     loop {
-        sys::plain(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, 0, 0]);
+        sys::own(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, 0, 0]);
         let now = clock::now_real().0;
         if now >= real_ns {
             return now;

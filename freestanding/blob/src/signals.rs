@@ -84,7 +84,7 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
 /// Sets the kernel's mask of this thread and gives the one before.
 pub fn set_kernel_mask(mask: u64) -> u64 {
     let mut before = 0u64;
-    sys::plain(nr::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, 0, 0]);
+    sys::own(nr::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, 0, 0]);
     before
 }
 
@@ -129,10 +129,10 @@ fn release(bits: u32) {
     if process().own.pending.load(Ordering::Relaxed) & bits == 0 {
         return;
     }
-    let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
+    let pid = sys::own(sys::GETPID, [0; 6]) as u64;
     let mut info = [0u64; 16];
     while let Some(signo) = take_pending(bits, &mut info) {
-        sys::plain(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, signo, &raw const info as u64, 0, 0]);
+        sys::own(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, signo, &raw const info as u64, 0, 0]);
     }
 }
 
@@ -255,10 +255,10 @@ pub fn enter_through_us() {
     }
     for sig in (1..=64u64).filter(|s| *s != SIGSYS && *s != SIGTRAP) {
         let mut now = [0u64; 4];
-        sys::plain(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]);
+        sys::own(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]);
         if now[0] != entry::onstack_entry() && altstack::enters_through_us(&now) {
             remember_handler(sig, &mut now);
-            sys::plain(nr::RT_SIGACTION, [sig, &raw const now as u64, 0, 8, 0, 0]);
+            sys::own(nr::RT_SIGACTION, [sig, &raw const now as u64, 0, 8, 0, 0]);
         }
     }
 }
@@ -266,9 +266,9 @@ pub fn enter_through_us() {
 /// Ends the process by the default action of a signal.
 pub fn die(signo: u64) -> ! {
     let dfl = [0u64; 4];
-    sys::plain(nr::RT_SIGACTION, [signo, &raw const dfl as u64, 0, 8, 0, 0]);
-    let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
-    sys::plain(sys::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
+    sys::own(nr::RT_SIGACTION, [signo, &raw const dfl as u64, 0, 8, 0, 0]);
+    let pid = sys::own(sys::GETPID, [0; 6]) as u64;
+    sys::own(sys::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
     set_kernel_mask(0);
     sys::exit_group(128 + signo)
 }
@@ -357,9 +357,9 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
         // stays blocked until this handler returns.
         0 => {
             let dfl = [0u64; 4];
-            sys::plain(nr::RT_SIGACTION, [signo as u64, &raw const dfl as u64, 0, 8, 0, 0]);
-            let pid = sys::plain(sys::GETPID, [0; 6]) as u64;
-            sys::plain(sys::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
+            sys::own(nr::RT_SIGACTION, [signo as u64, &raw const dfl as u64, 0, 8, 0, 0]);
+            let pid = sys::own(sys::GETPID, [0; 6]) as u64;
+            sys::own(sys::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
         }
         1 => {}
         handler => {
@@ -436,9 +436,9 @@ pub extern "C" fn reset_handlers() {
             continue;
         }
         let mut now = [0u64; 4];
-        if sys::plain(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]) == 0 && now[0] > 1 {
+        if sys::own(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]) == 0 && now[0] > 1 {
             let dfl = [0u64; 4];
-            sys::plain(nr::RT_SIGACTION, [sig, &raw const dfl as u64, 0, 8, 0, 0]);
+            sys::own(nr::RT_SIGACTION, [sig, &raw const dfl as u64, 0, 8, 0, 0]);
         }
     }
 }

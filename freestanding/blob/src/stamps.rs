@@ -10,7 +10,7 @@ use diecast_core_syscalls::nr;
 
 use crate::sys::{self, Ret};
 use crate::user::{self, Timespec, Timeval};
-use crate::{carried, clock, process, waits};
+use crate::{clock, process, waits};
 
 const NS_PER_S: u64 = 1_000_000_000;
 
@@ -142,13 +142,13 @@ pub fn ask(a: [u64; 6]) -> Ret {
     as_is(nr::SETSOCKOPT, a)
 }
 
-/// Sends recvmsg and recvmmsg of all threads here. Not under a filter of the program's own, which may kill for it.
+/// Sends recvmsg and recvmmsg of all threads here.
 fn watch() {
     const SET_MODE_FILTER: u64 = 1;
     const ALL_THREADS: u64 = 1;
     const EACCES: Ret = -13;
     const PR_SET_NO_NEW_PRIVS: u64 = 38;
-    if carried::filtered() || process().inherited.stamped.swap(1, Relaxed) != 0 {
+    if process().inherited.stamped.swap(1, Relaxed) != 0 {
         return;
     }
     // struct sock_filter: code of 16 bits, jumps of 8 bits when it holds and when not, operand of 32 bits.
@@ -173,11 +173,11 @@ fn watch() {
         op(RETURN, 0, 0, 0x0003_0000 | TRAP_MAGIC as u64),
     ];
     let program = [code.len() as u64, &raw const code as u64];
-    let install = |flags| sys::plain(nr::SECCOMP, [SET_MODE_FILTER, flags, &raw const program as u64, 0, 0, 0]);
+    let install = |flags| sys::own(nr::SECCOMP, [SET_MODE_FILTER, flags, &raw const program as u64, 0, 0, 0]);
     let mut r = install(ALL_THREADS);
     if r == EACCES {
         // What the kernel asks for without CAP_SYS_ADMIN.
-        sys::plain(nr::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
+        sys::own(nr::PRCTL, [PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]);
         r = install(ALL_THREADS);
     }
     // Another thread has filters of its own: at least this one.

@@ -325,13 +325,13 @@ fn timerfd_clock(fd: u64) -> i32 {
             *p = *d;
         }
     }
-    let file = sys::plain(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    let file = sys::own(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
         return MONOTONIC;
     }
     let mut text = MaybeUninit::<[u64; 24]>::uninit();
-    let got = sys::plain(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
-    sys::plain(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
+    let got = sys::own(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
+    sys::own(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
     let len = if got > 0 && got <= 192 { got as usize } else { 0 };
     // SAFETY: the kernel filled the first `got` bytes of this local.
     let bytes = unsafe { core::slice::from_raw_parts(text.as_ptr() as *const u8, len) };

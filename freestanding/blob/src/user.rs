@@ -55,11 +55,11 @@ unsafe impl<const N: usize> Plain for [u64; N] {}
 const FIRST_PAGE: u64 = 4096;
 
 fn readable8(addr: u64) -> bool {
-    addr >= FIRST_PAGE && sys::plain(RT_SIGPROCMASK, [99, addr, 0, 8, 0, 0]) != EFAULT
+    addr >= FIRST_PAGE && sys::own(RT_SIGPROCMASK, [99, addr, 0, 8, 0, 0]) != EFAULT
 }
 
 fn writable8(addr: u64) -> bool {
-    addr >= FIRST_PAGE && sys::plain(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT
+    addr >= FIRST_PAGE && sys::own(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT
 }
 
 /// The stack page that the blob itself runs on is mapped and writable: no need to ask.

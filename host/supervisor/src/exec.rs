@@ -91,8 +91,28 @@ macro_rules! stop {
     };
 }
 
-/// Carries one exec through. Blocks for its length, about 300 µs.
+/// Carries one exec through. Blocks for its length, about 300 µs. A process that is killed on the way is gone at
+/// whatever request meets it first.
 pub fn carry(
+    listener: &OwnedFd,
+    n: &Notification,
+    node: &NodeFrame,
+    kernel: &KernelVdso,
+    lineage: u64,
+) -> Result<Outcome, ExecError> {
+    match attempt(listener, n, node, kernel, lineage) {
+        Err(ExecError::Io(e)) if e.raw_os_error() == Some(libc::ESRCH) => {
+            // Takes its end, which must not be the next exec's.
+            while let Wait::Stopped(s) = ptrace::wait()? {
+                let _ = s.detach(0);
+            }
+            Ok(Outcome::Gone)
+        }
+        done => done,
+    }
+}
+
+fn attempt(
     listener: &OwnedFd,
     n: &Notification,
     node: &NodeFrame,

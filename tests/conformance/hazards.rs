@@ -1,0 +1,137 @@
+//! What programs do that could collide with a handler, a blob and a meter inside of them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool};
+
+/// One unmetered frame and a metered one.
+const TWO: [World; 2] = [World::Frame("1"), World::Frame("10")];
+
+#[test]
+fn vector_and_tile_registers_survive_traps_and_hits() {
+    conforms(&[&c("state", false)], &TWO);
+}
+
+#[test]
+fn seccomp_filters_of_the_programs_own() {
+    conforms(&[&c("filters", false)], &FRAMES);
+}
+
+/// The kernel has one listener in a chain of filters, and it is ours: a clear error, and everything else works.
+#[test]
+fn a_second_listener_is_refused() {
+    let Some(python) = tool("python3") else { return println!("skipped: python3 is not installed") };
+    let script = "import ctypes, struct\n\
+        libc = ctypes.CDLL(None, use_errno=True)\n\
+        allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
+        program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 1, ctypes.addressof(allow)))\n\
+        libc.prctl(38, 1, 0, 0, 0)\n\
+        r = libc.syscall(317, 1, 8, program)\n\
+        print('listener', r if r < 0 else 'fd', ctypes.get_errno())";
+    let native = run(World::Native, &[&python, "-c", script]);
+    assert_eq!(native.text(), "listener fd 0\n", "{}", native.stderr);
+    let framed = run(World::Frame("1"), &[&python, "-c", script]);
+    assert_eq!(framed.text(), "listener -1 16\n", "EBUSY: {}", framed.stderr);
+}
+
+/// The unwinder finds its way through the blob and out of a trapped call.
+#[test]
+fn exceptions_out_of_handlers_and_cancelled_threads_run_destructors() {
+    let Some(guest) = cxx("unwind") else { return println!("skipped: c++ is not installed") };
+    conforms(&[&guest], &FRAMES);
+}
+
+#[test]
+fn sanitized_programs() {
+    for (sanitizer, name, tdf) in
+        [("address", "sockets", "4"), ("undefined", "sockets", "4"), ("thread", "stamps", "2")]
+    {
+        let flag = format!("-fsanitize={sanitizer}");
+        let Some(guest) = c_with(name, sanitizer, &[&flag]) else {
+            println!("skipped: {sanitizer}: this compiler lacks it");
+            continue;
+        };
+        let native = run(World::Native, &[&guest]);
+        if native.status != Some(0) {
+            println!("skipped: {sanitizer} does not run natively here: {}", native.stderr);
+            continue;
+        }
+        conforms(&[&guest], &[World::Frame(tdf)]);
+    }
+}
+
+/// Files with the set-user-ID bit, to nobody: the filter of a frame does not take it away.
+#[test]
+fn setuid_programs_change_user() {
+    let _turn = beside();
+    // SAFETY: cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return println!("skipped: needs root");
+    }
+    let dir = std::env::temp_dir().join(format!("diecast-setuid-{}", std::process::id()));
+    std::fs::create_dir(&dir).expect("a folder");
+    std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755)).expect("permits");
+    let set = |from: &str, name: &str| {
+        let to = dir.join(name);
+        std::fs::copy(from, &to).expect("copies");
+        std::os::unix::fs::chown(&to, Some(65534), Some(65534)).expect("owns");
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o4755)).expect("permits");
+        to.to_string_lossy().into_owned()
+    };
+    let id = set(&tool("id").expect("coreutils"), "id");
+    let pace = set(&c("processes", true), "pace");
+    let script = format!("{id} -u; {id} -ur; exec {pace} pace setuid");
+    let native = run_with(World::Native, &[], &["sh", "-c", &script], b"", &[]);
+    let framed = run_with(World::Frame("10"), &[], &["sh", "-c", &script], b"", &[]);
+    std::fs::remove_dir_all(&dir).expect("removes");
+    let head = |text: String| text.lines().take(2).collect::<Vec<_>>().join(" ");
+    assert_eq!(head(native.text()), "65534 0", "{}", native.stderr);
+    assert_eq!(head(framed.text()), "65534 0", "{}", framed.stderr);
+    let found = diecast_tests::judge(World::Frame("10"), &framed.lines(), |_, _| false);
+    assert!(framed.text().contains("= pace setuid") && found.iter().all(|f| f.may_be_noise), "{found:?}");
+}
+
+/// Compiles every C guest with `make -j2`: some hundred short processes. Objects are the same, byte by byte.
+fn build(world: World, dir: &Path) -> Vec<(String, Vec<u8>)> {
+    std::fs::create_dir_all(dir).expect("a folder");
+    let guests = format!("{}/guests", env!("CARGO_MANIFEST_DIR"));
+    let makefile = format!(
+        "objects := $(patsubst {guests}/%.c,%.o,$(wildcard {guests}/*.c))\nall: $(objects)\n\
+         %.o: {guests}/%.c {guests}/guest.h\n\tcc -O1 -Wno-nonnull -c -o $@ $<\n"
+    );
+    std::fs::write(dir.join("Makefile"), makefile).expect("writes");
+    let place = dir.to_string_lossy().into_owned();
+    let r = run(world, &["make", "-s", "-j2", "-C", &place]);
+    assert_eq!(r.status, Some(0), "{world:?}: {}{}", r.text(), r.stderr);
+    assert!(!r.stderr.contains("diecast"), "{}", r.stderr);
+    let mut objects: Vec<(String, Vec<u8>)> = std::fs::read_dir(dir)
+        .expect("the folder")
+        .flatten()
+        .filter(|e| e.path().extension().is_some_and(|x| x == "o"))
+        .map(|e| (e.file_name().to_string_lossy().into_owned(), std::fs::read(e.path()).expect("an object")))
+        .collect();
+    objects.sort();
+    std::fs::remove_dir_all(dir).expect("removes");
+    objects
+}
+
+#[test]
+fn make_of_a_c_project() {
+    if tool("make").is_none() {
+        return println!("skipped: make is not installed");
+    }
+    let dir = target_dir().join(format!("make-{}", std::process::id()));
+    let native = build(World::Native, &dir);
+    assert!(native.len() > 15, "{} objects", native.len());
+    let framed = build(World::Frame("2"), &dir);
+    assert_eq!(native.iter().map(|o| &o.0).collect::<Vec<_>>(), framed.iter().map(|o| &o.0).collect::<Vec<_>>());
+    assert!(native == framed, "an object differs");
+}
+
+/// A process that dies on its way into the frame is no escape from it.
+#[test]
+fn processes_killed_during_their_exec() {
+    let r = run(World::Frame("1"), &[&c("kills", false)]);
+    assert_eq!((r.text().as_str(), r.status), ("= killed 600\n", Some(0)), "{}", r.stderr);
+}
