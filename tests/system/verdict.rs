@@ -57,7 +57,6 @@ fn block_meter(pid: u32) {
 }
 
 #[test]
-#[ignore = "debt at egress charges a thread that sends, so that CPU without hits no longer shows as uncharged"]
 fn a_thread_without_a_meter_is_named() {
     let Some(b) = bench("unmetered") else { return };
     let lab = LabRun::start(&b, &["small.yaml", "--mode", "baseline"]);

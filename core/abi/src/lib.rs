@@ -101,7 +101,8 @@ pub struct ThreadSlot {
     pub last_wall_ns: AtomicU64,
     /// Virtual instant at which the last charged work ends.
     pub finish_v_ns: AtomicU64,
-    pub reserved: AtomicU64,
+    /// Hits of this thread: CPU time without any shows a thread without a meter, whoever charges it.
+    pub hits: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
     /// Waiting since that reading which is already explained by the ledger.

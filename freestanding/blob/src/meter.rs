@@ -56,6 +56,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
                 &s.last_cpu_ns,
                 &s.last_wall_ns,
                 &s.finish_v_ns,
+                &s.hits,
                 &s.run_delay_ns,
                 &s.explained_ns,
                 &s.cost_ns,
@@ -133,6 +134,7 @@ fn hit() {
         k.no_slot.fetch_add(1, Relaxed);
         return;
     };
+    slot.hits.fetch_add(1, Relaxed);
     k.charges_begun.fetch_add(1, AcqRel);
     hold(slot);
     let mut last_cpu = slot.last_cpu_ns.load(Relaxed);

@@ -148,11 +148,11 @@ pub fn start_watch(
                 }
                 for t in m.take_unmetered() {
                     let text = format!(
-                        "node {name}: thread {} of process {} ({}) used {:.0} ms of CPU time that no meter charged",
+                        "node {name}: thread {} of process {} ({}) used {:.0} ms of CPU time without a hit of the meter",
                         t.tid,
                         t.pid,
                         t.name,
-                        t.uncharged_ns as f64 / 1e6
+                        t.unhit_ns as f64 / 1e6
                     );
                     journal.finding(FindingKind::ThreadWithoutMeter, Some(&name), 1, text);
                 }

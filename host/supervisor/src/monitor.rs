@@ -22,7 +22,7 @@ use crate::frame::{LabFrame, NodeFrame};
 
 /// CPU time after which a window closes, ns.
 const WINDOW_NS: u64 = 20_000_000;
-/// Uncharged CPU time of a thread beyond which it has no working meter: many grains, and some ms.
+/// CPU time of a thread without a hit beyond which it has no working meter: many grains, and some ms.
 const UNMETERED_GRAINS: u64 = 20;
 const UNMETERED_NS: u64 = 10_000_000;
 /// Looks at most until one falls between two hits.
@@ -43,7 +43,7 @@ pub struct Window {
     pub meter_cost_ns: u64,
 }
 
-/// A thread that used CPU time which no meter charged.
+/// A thread that used CPU time without a hit of a meter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unmetered {
     /// The process and the thread, as the host numbers them.
@@ -51,8 +51,28 @@ pub struct Unmetered {
     pub tid: i32,
     /// The thread's name.
     pub name: String,
-    /// CPU time since its last charge, ns.
-    pub uncharged_ns: u64,
+    /// CPU time since its last hit, ns.
+    pub unhit_ns: u64,
+}
+
+/// A thread between two looks.
+#[derive(Clone, Copy)]
+struct Thread {
+    /// Its id in the node's pid namespace.
+    name: u32,
+    hits: u64,
+    /// Its CPU time at the look that saw the last of them, ns.
+    cpu_at_hit_ns: u64,
+}
+
+impl Thread {
+    /// CPU time since the last look at which the count of hits had changed, ns.
+    fn unhit_ns(&mut self, hits: u64, cpu_ns: u64) -> u64 {
+        if hits != self.hits {
+            (self.hits, self.cpu_at_hit_ns) = (hits, cpu_ns);
+        }
+        cpu_ns.saturating_sub(self.cpu_at_hit_ns)
+    }
 }
 
 #[derive(Clone, Copy, Default)]
@@ -67,8 +87,8 @@ struct Totals {
 pub struct Monitor {
     node: Arc<NodeFrame>,
     last: Option<Totals>,
-    /// Thread id in the node's namespace by host thread id.
-    names: BTreeMap<i32, u32>,
+    /// By host thread id.
+    threads: BTreeMap<i32, Thread>,
     suspects: BTreeSet<i32>,
     unmetered: BTreeSet<i32>,
     /// Those that nobody has asked for yet.
@@ -84,7 +104,7 @@ impl Monitor {
         Monitor {
             node,
             last: None,
-            names: BTreeMap::new(),
+            threads: BTreeMap::new(),
             suspects: BTreeSet::new(),
             unmetered: BTreeSet::new(),
             news: Vec::new(),
@@ -196,38 +216,39 @@ impl Monitor {
                 let Some(tid) = t.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
                 let Ok(text) = std::fs::read_to_string(t.path().join("schedstat")) else { continue };
                 let Some(cpu) = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()) else { continue };
-                let Some(name) = self.name_in_node(tid) else { continue };
+                let Some(mut thread) = self.thread(tid) else { continue };
                 seen.insert(tid);
-                live.insert(name);
-                let charged_to = self.node.page().slot(name).map_or(0, |s| s.last_cpu_ns.load(Relaxed));
-                let open = cpu.saturating_sub(charged_to);
-                sum += open;
+                live.insert(thread.name);
+                let slot = self.node.page().slot(thread.name);
+                let (charged_to, hits) = slot.map_or((0, 0), |s| (s.last_cpu_ns.load(Relaxed), s.hits.load(Relaxed)));
+                sum += cpu.saturating_sub(charged_to);
+                let unhit_ns = thread.unhit_ns(hits, cpu);
+                self.threads.insert(tid, thread);
                 let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
-                if self.node.cpu.metered && open > limit {
+                if self.node.cpu.metered && unhit_ns > limit {
                     suspects.insert(tid);
                     if self.suspects.contains(&tid) && self.unmetered.insert(tid) {
                         let name = std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
                         let name = name.trim().to_owned();
-                        self.news.push(Unmetered { pid, tid, name, uncharged_ns: open });
+                        self.news.push(Unmetered { pid, tid, name, unhit_ns });
                     }
                 }
             }
         }
         self.suspects = suspects;
-        self.names.retain(|tid, _| seen.contains(tid));
+        self.threads.retain(|tid, _| seen.contains(tid));
         Ok((sum, live))
     }
 
-    /// A thread's id in the innermost pid namespace.
-    fn name_in_node(&mut self, tid: i32) -> Option<u32> {
-        if let Some(n) = self.names.get(&tid) {
-            return Some(*n);
+    /// What is known of a thread; of a new one its id in the innermost pid namespace.
+    fn thread(&self, tid: i32) -> Option<Thread> {
+        if let Some(t) = self.threads.get(&tid) {
+            return Some(*t);
         }
         let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
         let line = status.lines().find(|l| l.starts_with("NSpid:"))?;
-        let n = line.split_whitespace().last()?.parse().ok()?;
-        self.names.insert(tid, n);
-        Some(n)
+        let name = line.split_whitespace().last()?.parse().ok()?;
+        Some(Thread { name, hits: 0, cpu_at_hit_ns: 0 })
     }
 
     /// A slot whose thread was gone at two windows, and that nobody used for a while, is free again.
