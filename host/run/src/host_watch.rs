@@ -1,6 +1,7 @@
 //! Two threads beside a run: the probe (is the host what it was? what does a hit cost?) and the watch
 //! (conservation windows and samples of every node).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling};
 use diecast_core_vtime::{RealNs, VirtSpan};
-use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame, probe};
+use diecast_host_supervisor::probe::{self, Hits};
+use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::time;
 
 use crate::recorder::Recorder;
@@ -17,10 +19,15 @@ use crate::recorder::Recorder;
 const PROBE_EVERY: Duration = Duration::from_millis(500);
 /// Virtual time between two ticks of the watch: its own work must not grow with the TDF, it cools the nodes' caches.
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
-/// Looks from which the cost of a hit is taken: their median.
-const HIT_COSTS_KEPT: usize = 24;
-/// Looks before a first estimate is good enough to start programs.
-const FIRST_LOOKS: usize = 12;
+/// Hits from which the cost of one is taken, of nodes with the same grain and share.
+const HIT_COSTS_KEPT: usize = 160;
+/// Hits without a node to imitate, for the host's speed alone.
+const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
+/// Hits of each kind before a first estimate is good enough to start programs, kinds that are waited for, and looks
+/// after which nothing is.
+const FIRST_HITS: usize = 48;
+const FIRST_KINDS: usize = 4;
+const FIRST_LOOKS_MAX: usize = 200;
 
 /// A thread that is asked to stop, and waited for, when dropped.
 pub struct Beside {
@@ -79,34 +86,48 @@ pub fn start_probe(
     let beside = Beside::spawn("probe", move |stop| {
         let Ok(p) = probe::Probe::new(count_kernel) else { return };
         let cpus = time::allowed_cpus();
-        let mut costs: Vec<u64> = Vec::new();
-        let mut looks = 0;
+        let mut costs: BTreeMap<Hits, Vec<u64>> = BTreeMap::new();
+        let (mut looks, mut started) = (0, false);
         while !stop.load(Ordering::Acquire) {
+            // One kind of hit in each round, all of them in turn.
+            let kinds: BTreeSet<Hits> = nodes.iter().map(|n| n.hits()).collect();
+            let turn = looks / cpus.len().max(1) % kinds.len().max(1);
+            let kind = kinds.iter().nth(turn).copied().unwrap_or(DEFAULT_HITS);
             for cpu in &cpus {
-                let Ok(look) = p.look(*cpu) else { continue };
-                costs.extend(look.hit_cost_ns);
+                let Ok(look) = p.look(*cpu, kind) else { continue };
+                costs.entry(kind).or_default().extend(&look.hit_costs_ns);
                 looks += 1;
-                if looks > FIRST_LOOKS {
+                if started {
                     seen(&look);
                 }
             }
-            let excess = costs.len().saturating_sub(HIT_COSTS_KEPT);
-            costs.drain(..excess);
-            let mut sorted = costs.clone();
-            sorted.sort_unstable();
-            if let Some(median) = sorted.get(sorted.len() / 2) {
-                for n in &nodes {
-                    n.page().hit_cost_ns.store(*median, Ordering::Relaxed);
-                }
-            }
-            if looks >= FIRST_LOOKS {
+            keep_costs(&mut costs, &nodes);
+            let known = costs.values().filter(|c| c.len() >= FIRST_HITS).count();
+            started |= known >= kinds.len().min(FIRST_KINDS) || looks >= FIRST_LOOKS_MAX;
+            if started {
                 let _ = ready.send(());
                 std::thread::park_timeout(PROBE_EVERY);
             }
         }
     })?;
-    let _ = first.recv_timeout(Duration::from_secs(5));
+    let _ = first.recv_timeout(Duration::from_secs(8));
     Ok(beside)
+}
+
+/// Keeps the latest costs of each kind of hit, and gives their estimate to the nodes.
+fn keep_costs(costs: &mut BTreeMap<Hits, Vec<u64>>, nodes: &[Arc<NodeFrame>]) {
+    costs.retain(|kind, _| *kind == DEFAULT_HITS || nodes.iter().any(|n| n.hits() == *kind));
+    for latest in costs.values_mut() {
+        latest.drain(..latest.len().saturating_sub(HIT_COSTS_KEPT));
+    }
+    // A kind that was not looked at yet is taken for the mean of all.
+    let all: Vec<u64> = costs.values().flatten().copied().collect();
+    for n in nodes {
+        let own = costs.get(&n.hits()).and_then(|c| probe::hit_cost(c));
+        if let Some(cost) = own.or_else(|| probe::hit_cost(&all)) {
+            n.page().hit_cost_ns.store(cost, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The probe of a lab: its looks go into the journal.

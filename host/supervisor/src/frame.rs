@@ -12,6 +12,7 @@ use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
 
 use crate::image;
+use crate::probe::Hits;
 
 /// Million parts of a host core: the unit of `speed`.
 pub const SPEED_ONE_PPM: u32 = 1_000_000;
@@ -179,5 +180,13 @@ impl NodeFrame {
     /// The page that the node's processes share. Everything in it is their claim.
     pub fn page(&self) -> &NodePage {
         &self.page
+    }
+
+    /// How the meter's hits come to a thread of this node that is always busy.
+    pub fn hits(&self) -> Hits {
+        let grain_ns = self.cpu.grain_ns;
+        let slice_v_ns = Rate::ratio_up(SPEED_ONE_PPM, self.cpu.speed_ppm).mul_floor(grain_ns);
+        let slice_ns = self.page.segment().inverse.mul_floor(slice_v_ns);
+        Hits { grain_ns, pause_ns: slice_ns.saturating_sub(grain_ns) }
     }
 }

@@ -1,24 +1,51 @@
 //! The host under suspicion: what does the same work cost on each core now, and what does a meter's hit cost
 //! beyond what the blob can see?
+//!
+//! A hit's hidden cost is seen one by one: a thread that does nothing but read the clock finds a gap, and the part of it
+//! that lies outside of what the handler measured is hidden. The handler sleeps as a node's does, since what a hit costs
+//! depends on how long the core did something else.
 
 use std::io;
 
 use diecast_host_sys::perf::Meter;
-use diecast_host_sys::{Tid, process, time};
+use diecast_host_sys::{Tid, time, trap};
 
 /// Turns of the probe's loop; about 400 µs on a core of 2 GHz.
 const TURNS: u64 = 400_000;
-/// Period of the probe's own event.
-const PERIOD_NS: u64 = 50_000;
+/// CPU time for hits that one look may take, ns, and how many hits it makes of it.
+const HITS_NS: u64 = 2_000_000;
+const HITS_MIN: u64 = 4;
+const HITS_MAX: u64 = 16;
+/// Hits sleep for at most this.
+const PAUSE_MAX_NS: u64 = 5_000_000;
+/// Of all costs the highest part, one in so many, is interrupts and neighbours.
+const HIGHEST_PART: usize = 20;
 
 /// One look at one core.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Look {
     pub cpu: usize,
     /// CPU time of the fixed work, ns.
     pub work_ns: u64,
-    /// CPU time per hit that a handler can't see, ns; None when no hit came.
-    pub hit_cost_ns: Option<u64>,
+    /// CPU time of each hit that its handler can't see, ns; empty when no hit came.
+    pub hit_costs_ns: Vec<u64>,
+}
+
+/// How hits come that the probe imitates.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Hits {
+    /// CPU time between two.
+    pub grain_ns: u64,
+    /// Real time for which each puts its thread to sleep.
+    pub pause_ns: u64,
+}
+
+/// The mean without the highest: what one hit costs that the host does not disturb.
+pub fn hit_cost(costs_ns: &[u64]) -> Option<u64> {
+    let mut sorted = costs_ns.to_vec();
+    sorted.sort_unstable();
+    sorted.truncate(sorted.len() - sorted.len().div_ceil(HIGHEST_PART).min(sorted.len().saturating_sub(1)));
+    sorted.iter().sum::<u64>().checked_div(sorted.len() as u64)
 }
 
 /// Fixed work that a compiler can't shorten: a chain of multiplications.
@@ -39,35 +66,67 @@ fn timed(turns: u64) -> u64 {
 
 /// A probe for the calling thread, which it moves from core to core.
 pub struct Probe {
-    meter: Option<Meter>,
+    count_kernel: bool,
 }
 
 impl Probe {
-    /// Opens the probe's own event on the calling thread; without permission only the work is timed.
+    /// A probe whose hits count kernel mode or not.
     pub fn new(count_kernel: bool) -> io::Result<Probe> {
-        process::install_counting_trap_handler()?;
-        let meter = Meter::open(Tid(0), PERIOD_NS, 0, count_kernel).ok();
-        Ok(Probe { meter })
+        trap::install_handler()?;
+        time::set_timer_slack_ns(1)?;
+        Ok(Probe { count_kernel })
     }
 
-    /// Looks at one core: the same work without and with the event.
-    pub fn look(&self, cpu: usize) -> io::Result<Look> {
+    /// Looks at one core: fixed work, and some hits. Without permission for an event only the work is timed.
+    pub fn look(&self, cpu: usize, hits: Hits) -> io::Result<Look> {
         time::pin_to(&[cpu])?;
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
-        let plain = timed(TURNS);
-        let Some(meter) = &self.meter else { return Ok(Look { cpu, work_ns: plain, hit_cost_ns: None }) };
-        // Hits of a busy thread are warm too: the first ones after a pause cost twice as much.
+        let work_ns = timed(TURNS).min(timed(TURNS));
+        Ok(Look { cpu, work_ns, hit_costs_ns: self.hits(hits)? })
+    }
+
+    fn hits(&self, hits: Hits) -> io::Result<Vec<u64>> {
+        let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(Vec::new()) };
+        let count = (HITS_NS / hits.grain_ns.max(1)).clamp(HITS_MIN, HITS_MAX);
+        let pause_ns = hits.pause_ns.min(PAUSE_MAX_NS);
+        // Twice what they take undisturbed.
+        let end_ns = time::monotonic_ns() + 2 * count * (hits.grain_ns + pause_ns + HITS_NS / HITS_MAX);
         meter.enable()?;
-        timed(TURNS / 2);
-        let before = process::trap_hits();
-        let hit = timed(TURNS);
+        let costs = trap::hidden_costs(count as usize, pause_ns, end_ns);
         meter.disable()?;
-        let hits = process::trap_hits() - before;
-        let plain_again = timed(TURNS);
-        // The mean of the passes around it, not the shorter: that would make every hit look dearer on a noisy host.
-        let around = plain.midpoint(plain_again);
-        let cost = hit.saturating_sub(around).checked_div(hits);
-        Ok(Look { cpu, work_ns: plain.min(plain_again), hit_cost_ns: cost })
+        Ok(costs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_highest_costs_are_left_out() {
+        let mut costs = vec![10_000; 38];
+        costs.extend([900_000, 5_000_000]);
+        assert_eq!(hit_cost(&costs), Some(10_000));
+        assert_eq!(hit_cost(&[7_000]), Some(7_000));
+        assert_eq!(hit_cost(&[7_000, 90_000]), Some(7_000));
+        assert_eq!(hit_cost(&[]), None);
+    }
+
+    /// The pause is no cost: it is between the handler's readings.
+    #[test]
+    fn a_hit_costs_some_microseconds_however_long_it_sleeps() {
+        let probe = Probe::new(true).unwrap();
+        for pause_ns in [0, 900_000] {
+            let cpu = time::allowed_cpus()[0];
+            let looks: Vec<Look> =
+                (0..8).map(|_| probe.look(cpu, Hits { grain_ns: 100_000, pause_ns }).unwrap()).collect();
+            let costs: Vec<u64> = looks.into_iter().flat_map(|l| l.hit_costs_ns).collect();
+            let Some(cost) = hit_cost(&costs) else {
+                println!("skipped: no event may be opened here");
+                return;
+            };
+            assert!((1_000..200_000).contains(&cost), "pause {pause_ns}: {cost} ns of {costs:?}");
+        }
     }
 }

@@ -10,6 +10,7 @@ pub mod ptrace;
 pub mod seccomp;
 pub mod socket;
 pub mod time;
+pub mod trap;
 pub mod vdso;
 
 use std::io;

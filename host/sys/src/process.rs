@@ -85,29 +85,6 @@ pub fn poll(fds: &[RawFd], timeout_ms: i32) -> io::Result<Vec<i16>> {
     }
 }
 
-/// Reads the SIGTRAP handler that counts a probe's own hits.
-pub fn install_counting_trap_handler() -> io::Result<()> {
-    extern "C" fn count(_: libc::c_int) {
-        HITS.with(|h| h.set(h.get() + 1));
-    }
-    // SAFETY: zero is a valid sigaction; the handler touches a const-initialised thread local only.
-    unsafe {
-        let mut a: libc::sigaction = std::mem::zeroed();
-        a.sa_sigaction = count as *const () as usize;
-        a.sa_flags = libc::SA_RESTART;
-        check(i64::from(libc::sigaction(libc::SIGTRAP, &raw const a, std::ptr::null_mut()))).map(|_| ())
-    }
-}
-
-thread_local! {
-    static HITS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// Hits that the calling thread has counted.
-pub fn trap_hits() -> u64 {
-    HITS.with(std::cell::Cell::get)
-}
-
 /// Registers code that runs in the child between fork and exec.
 pub fn before_exec<F>(command: &mut std::process::Command, f: F)
 where

@@ -4,7 +4,7 @@ use std::io;
 
 use diecast_host_net::kernel_hz;
 use diecast_host_sys::perf::Meter;
-use diecast_host_sys::{Tid, process, time};
+use diecast_host_sys::{Tid, time, trap};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -90,10 +90,10 @@ fn meter(perf: Perf) -> Check {
 /// Hits and interrupted sleeps of a thread that sleeps all the time under the event.
 fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
     time::set_timer_slack_ns(1)?;
-    process::install_counting_trap_handler()?;
+    trap::install_handler()?;
     let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, count_kernel)?;
     let (mut sleeps, mut interrupted) = (0, 0);
-    let before = process::trap_hits();
+    let before = trap::hits();
     meter.enable()?;
     let end = time::monotonic_ns() + TRIAL_NS;
     while time::monotonic_ns() < end {
@@ -103,7 +103,7 @@ fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
         interrupted += u64::from(matches!(slept, NanosleepRelativeResult::Interrupted(_)));
     }
     meter.disable()?;
-    Ok((process::trap_hits() - before, sleeps, interrupted))
+    Ok((trap::hits() - before, sleeps, interrupted))
 }
 
 fn delivery(perf: Perf) -> Check {
