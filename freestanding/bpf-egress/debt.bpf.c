@@ -13,6 +13,9 @@
 // A thread's CPU time is `sum_exec_runtime`, as of `exec_start`, plus what has passed since. `exec_start` is on the
 // run queue's clock, which BPF can't read; at a switch to the thread it has just been set, so that `burst` learns the
 // distance of that clock to CLOCK_MONOTONIC.
+//
+// How work grows with the sleep before it is learned from counts that `burst` keeps for each node: how many bursts there
+// were, and how much CPU time they took, by what the thread had waited for and by how long the node had not run.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -24,6 +27,10 @@
 #define NODES_MAX 65536
 #define NS_PER_S 1000000000ull
 #define MAGIC 0xd1ecde87u
+// core/cpu/src/cold.rs has the same.
+#define GAP_BINS 24
+#define WAIT_KINDS 8
+#define COLD_MAX_NS 1000000ull
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -62,17 +69,32 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 };
+struct pt_regs {
+	unsigned long orig_ax;
+};
 #pragma clang attribute pop
 
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
-// Namespaces of nodes by cookie.
+struct cell {
+	__u64 count;
+	__u64 cpu_ns;
+};
+
+// What is known of a node.
+struct node {
+	// CLOCK_MONOTONIC when one of its threads last got or gave up a core, ns.
+	__u64 busy_ns;
+	struct cell bursts[WAIT_KINDS][GAP_BINS];
+};
+
+// Nodes by the cookie of their network namespace.
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__uint(max_entries, NODES_MAX);
 	__type(key, __u64);
-	__type(value, __u32);
+	__type(value, struct node);
 } nodes SEC(".maps");
 
 // Ticks per second. While a thread runs, every tick brings its CPU time up to date.
@@ -88,9 +110,12 @@ struct burst {
 	__u64 cpu_ns;
 	// CLOCK_MONOTONIC when it became possible, ns.
 	__u64 woke_ns;
+	// How long the node had not run at that wake-up, ns.
+	__u64 gap_ns;
 	// The thread has not blocked since.
 	__u32 going;
-	__u32 pad;
+	// What it had waited for: the low bits of a system call's number.
+	__u32 kind;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -102,27 +127,57 @@ struct {
 // Frames that left without a trailer, which is none: they are dropped. The loader reads it.
 __u64 dropped = 0;
 
-static __always_inline bool of_a_node(struct task_struct *task)
+static __always_inline struct node *node_of(struct task_struct *task)
 {
 	struct nsproxy *namespaces = task->nsproxy;
 	__u64 cookie;
 
 	if (!namespaces)
-		return false;
+		return NULL;
 	cookie = BPF_CORE_READ(namespaces, net_ns, net_cookie);
-	return bpf_map_lookup_elem(&nodes, &cookie) != NULL;
+	return bpf_map_lookup_elem(&nodes, &cookie);
 }
 
 static __always_inline int woken(struct task_struct *task)
 {
+	struct node *node = node_of(task);
 	struct burst *b;
 
-	if (!of_a_node(task))
+	if (!node)
 		return 0;
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (b)
-		b->wakeup_ns = bpf_ktime_get_ns();
+	if (!b)
+		return 0;
+	b->wakeup_ns = bpf_ktime_get_ns();
+	if (!b->going)
+		b->gap_ns = node->busy_ns && node->busy_ns < b->wakeup_ns ? b->wakeup_ns - node->busy_ns : 0;
 	return 0;
+}
+
+// Bin of a sleep: the binary logarithm of its microseconds.
+static __always_inline __u32 gap_bin(__u64 gap_ns)
+{
+	__u64 us = gap_ns / 1000;
+	__u32 bin = 0;
+
+#pragma unroll
+	for (int i = 0; i < GAP_BINS - 1; i++)
+		bin += (us >> (i + 1)) != 0;
+	return bin;
+}
+
+// A burst is over: its thread blocks.
+static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
+{
+	__u64 cpu_ns = task->se.sum_exec_runtime - b->cpu_ns;
+	__u32 kind = b->kind, bin = gap_bin(b->gap_ns);
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+
+	b->kind = BPF_CORE_READ(regs, orig_ax) % WAIT_KINDS;
+	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
+		return;
+	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
+	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns < COLD_MAX_NS ? cpu_ns : COLD_MAX_NS);
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -141,15 +196,21 @@ SEC("tp_btf/sched_switch")
 int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
 	__u64 now = bpf_ktime_get_ns();
+	struct node *node = node_of(prev);
 	struct burst *b;
 
-	if (!preempted && prev_state != 0 && of_a_node(prev)) {
+	if (node) {
+		node->busy_ns = now;
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
-		if (b)
+		if (b && b->going && !preempted && prev_state != 0) {
 			b->going = 0;
+			count(node, prev, b);
+		}
 	}
-	if (!of_a_node(next))
+	node = node_of(next);
+	if (!node)
 		return 0;
+	node->busy_ns = now;
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
@@ -177,7 +238,9 @@ struct trailer {
 	__u64 woke_ns;
 	// Time that the thread has waited for a core so far, ns, as in schedstat.
 	__u64 run_delay_ns;
-	__u16 pad[3];
+	// How long the node had not run when the burst became possible, µs.
+	__u32 gap_us;
+	__u16 pad;
 	// Makes the sum of all 16-bit words 0xffff.
 	__u16 balance;
 };
@@ -219,6 +282,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;
 	t->run_delay_ns = task->sched_info.run_delay;
+	t->gap_us = b->gap_ns / 1000 < 0xffffffffull ? b->gap_ns / 1000 : 0xffffffffull;
 }
 
 SEC("tc")

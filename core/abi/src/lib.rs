@@ -48,6 +48,8 @@ pub const SLOTS_MAX: usize = 8192;
 pub const SLOT_PROBES: usize = 32;
 /// Buckets of a lateness histogram: bucket i counts values in [2^i, 2^(i+1)) ns, bucket 0 also zero.
 pub const LATE_BUCKETS: usize = 48;
+/// Bins of the sleeps before bursts of work: bin i holds those of [2^i, 2^(i+1)) µs, bin 0 also shorter ones.
+pub const GAP_BINS: usize = 24;
 
 /// One segment in shared memory. Written under the page's seqlock.
 #[repr(C)]
@@ -103,6 +105,8 @@ pub struct ThreadSlot {
     pub finish_v_ns: AtomicU64,
     /// Hits of this thread: CPU time without any shows a thread without a meter, whoever charges it.
     pub hits: AtomicU64,
+    /// How long the node had not run when this thread's present burst of work began, real ns.
+    pub gap_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
     /// Waiting since that reading which is already explained by the ledger.
@@ -153,6 +157,8 @@ pub struct Counters {
     pub fault_detail: AtomicU32,
     /// Waiting for the host's cores that was subtracted, real ns.
     pub waited_ns: AtomicU64,
+    /// CPU time that was not charged because the work was colder than on the original machine, real CPU ns.
+    pub cold_ns: AtomicU64,
     /// Charges begun and done, by hits and by the emulator for packets' senders. While they differ, charged time and
     /// threads' accounts disagree.
     pub charges_begun: AtomicU64,
@@ -201,6 +207,10 @@ pub struct NodePage {
     pub slack_ns: AtomicU64,
     /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), estimated.
     pub hit_cost_ns: AtomicU64,
+    /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
+    pub cold_discount: [AtomicU32; GAP_BINS],
+    /// Real CLOCK_MONOTONIC at which the node was last seen to run.
+    pub busy_r_ns: AtomicU64,
     /// Virtual instant at which each virtual CPU is free.
     pub free_v_ns: [AtomicU64; VCPUS_MAX],
     pub counters: Counters,

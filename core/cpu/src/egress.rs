@@ -3,13 +3,13 @@
 //! A thread runs its slice at full speed, so a packet sent within a slice is ahead of its virtual time. The
 //! emulator charges the sender up to the instant of sending and holds the packet until that work would have ended.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::{NodePage, ThreadSlot, late_bucket};
+use diecast_core_abi::{GAP_BINS, NodePage, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
-use crate::{charge, finish_of};
+use crate::{charge, finish_of, warm_ns};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,15 +26,19 @@ pub struct Sent {
     pub woke: RealNs,
     /// Time that it has waited for a core in all, real ns (schedstat's run delay).
     pub run_delay_ns: u64,
+    /// How long the node had not run at that wake-up, real ns.
+    pub gap_ns: u64,
 }
 
 /// The ledger as a sender's charge sees it.
 struct Account<'a> {
+    discount: &'a [AtomicU32; GAP_BINS],
     segment: Segment,
     slowness: Rate,
     entries: &'a [AtomicU64],
     now_v: VirtNs,
     charged_ns: u64,
+    cold_ns: u64,
     forgiven_v_ns: u64,
     clamped: bool,
     /// What the node had been charged before.
@@ -42,29 +46,32 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Charges work that could start at `earliest`; its end.
-    fn book(&mut self, earliest: VirtNs, cpu_ns: u64) -> VirtNs {
-        let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(cpu_ns));
-        self.charged_ns += cpu_ns;
+    /// Charges work of a burst after `gap_ns` that could start at `earliest`; its end.
+    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
+        let warm = warm_ns(self.discount, gap_ns, cpu_ns);
+        let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(warm));
+        self.charged_ns += warm;
+        self.cold_ns += cpu_ns - warm;
         self.forgiven_v_ns += c.forgiven_v_ns;
         self.clamped |= c.clamped;
         c.finish
     }
 
     /// When this much work would have ended, without a charge.
-    fn look(&self, earliest: VirtNs, cpu_ns: u64) -> VirtNs {
-        finish_of(self.entries, earliest, self.slowness.mul_floor(cpu_ns))
+    fn look(&self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
+        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, cpu_ns)))
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent) -> VirtNs {
         let woke = self.segment.v_of(sent.woke);
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let Some(slot) = slot else { return self.look(woke, burst_ns) };
+        let Some(slot) = slot else { return self.look(woke, burst_ns, sent.gap_ns) };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
-            return self.look(VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed))), open_ns);
+            let earliest = VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed)));
+            return self.look(earliest, open_ns, slot.gap_ns.load(Relaxed));
         }
         let release = self.charge_held(slot, sent, woke);
         slot.release();
@@ -81,19 +88,20 @@ impl Account<'_> {
         }
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
-            self.book(before, used_ns)
+            self.book(before, used_ns, slot.gap_ns.load(Relaxed))
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
             if left_over_ns > 0 {
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(left_over_ns));
-                earliest = self.book(VirtNs(before.0.max(latest_start)), left_over_ns);
+                earliest = self.book(VirtNs(before.0.max(latest_start)), left_over_ns, slot.gap_ns.load(Relaxed));
             }
-            self.book(earliest.max(woke), used_ns - left_over_ns)
+            slot.gap_ns.store(sent.gap_ns, Relaxed);
+            self.book(earliest.max(woke), used_ns - left_over_ns, sent.gap_ns)
         };
-        slot.charged_ns.fetch_add(used_ns, Relaxed);
+        slot.charged_ns.fetch_add(self.charged_ns, Relaxed);
         // From here on counts what siblings are charged, and how long the thread waits.
-        slot.node_charged_ns.store(self.node_charged_ns + used_ns, Relaxed);
+        slot.node_charged_ns.store(self.node_charged_ns + self.charged_ns, Relaxed);
         slot.run_delay_ns.store(sent.run_delay_ns, Relaxed);
         slot.explained_ns.store(0, Relaxed);
         slot.finish_v_ns.store(finish.0, Relaxed);
@@ -112,18 +120,22 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     let segment = page.segment();
     let k = &page.counters;
     k.charges_begun.fetch_add(1, AcqRel);
+    page.busy_r_ns.fetch_max(sent.at.0, Relaxed);
     let mut account = Account {
+        discount: &page.cold_discount,
         segment,
         slowness: page.slowness(),
         entries: page.entries(),
         now_v: segment.v_of(now),
         charged_ns: 0,
+        cold_ns: 0,
         forgiven_v_ns: 0,
         clamped: false,
         node_charged_ns: k.charged_ns.load(Relaxed),
     };
     let release = account.charge_sender(page.slot(sent.tid), sent);
     k.charged_ns.fetch_add(account.charged_ns, Relaxed);
+    k.cold_ns.fetch_add(account.cold_ns, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
     if account.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
@@ -154,14 +166,26 @@ mod tests {
 
     /// At TDF 10 and speed 0.5, one virtual CPU free since `free_v`; real 0 is virtual 0. Release, CPU charged, free.
     fn charged(free_v: u64, now_ns: u64, slot: Option<&ThreadSlot>, sent: &Sent) -> (u64, u64, u64) {
+        charged_on(&Default::default(), free_v, now_ns, slot, sent)
+    }
+
+    fn charged_on(
+        discount: &[AtomicU32; GAP_BINS],
+        free_v: u64,
+        now_ns: u64,
+        slot: Option<&ThreadSlot>,
+        sent: &Sent,
+    ) -> (u64, u64, u64) {
         let entries = [AtomicU64::new(free_v)];
         let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
         let mut a = Account {
+            discount,
             segment,
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             now_v: segment.v_of(RealNs(now_ns)),
             charged_ns: 0,
+            cold_ns: 0,
             forgiven_v_ns: 0,
             clamped: false,
             node_charged_ns: 0,
@@ -181,6 +205,7 @@ mod tests {
             burst_cpu_ns: 1000 * US,
             woke,
             run_delay_ns: 9,
+            gap_ns: 40 * MS,
         }
     }
 
@@ -193,6 +218,20 @@ mod tests {
         assert_eq!(s.last_wall_ns.load(Relaxed), sent().at.0);
         assert_eq!((s.run_delay_ns.load(Relaxed), s.node_charged_ns.load(Relaxed)), (9, 300 * US));
         assert!(s.try_hold(), "given back");
+    }
+
+    #[test]
+    fn a_cold_burst_is_charged_what_it_would_be_on_a_warmer_machine() {
+        let discount: [AtomicU32; GAP_BINS] = Default::default();
+        // A quarter less after 33 to 66 ms.
+        discount[crate::gap_bin(40 * MS)].store(16_384, Relaxed);
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged_on(&discount, 0, 101 * MS, Some(&s), &sent()), (10_450 * US, 225 * US, 10_450 * US));
+        // All that the kernel counted is settled, and the burst's coldness is known to the next hit.
+        assert_eq!((s.last_cpu_ns.load(Relaxed), s.gap_ns.load(Relaxed)), (1300 * US, 40 * MS));
+        let warm = Sent { gap_ns: 2 * MS, ..sent() };
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged_on(&discount, 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
     }
 
     #[test]

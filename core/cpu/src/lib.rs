@@ -7,8 +7,10 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+mod cold;
 mod egress;
 
+pub use cold::{Bursts, COLD_MAX_NS, WAIT_KINDS, discounts, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender};
 
 use core::sync::atomic::{AtomicU64, Ordering};

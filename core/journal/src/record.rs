@@ -241,6 +241,9 @@ pub struct Conservation {
     pub used_ns: u64,
     /// The part of `used_ns` that is the meter's own cost, as estimated.
     pub meter_cost_ns: u64,
+    /// The part of `used_ns` that was not charged because the work was colder than on the original machine.
+    #[serde(default)]
+    pub cold_ns: u64,
 }
 
 impl Conservation {
@@ -248,7 +251,7 @@ impl Conservation {
     ///
     /// Example: 19.9 ms charged of 20.3 ms used with 0.3 ms of cost is an error of 0.5 %.
     pub fn error(&self) -> f64 {
-        let due = self.used_ns.saturating_sub(self.meter_cost_ns);
+        let due = self.used_ns.saturating_sub(self.meter_cost_ns).saturating_sub(self.cold_ns);
         let off = self.charged_ns.abs_diff(due);
         match (off, due) {
             (0, _) => 0.0,
@@ -552,6 +555,7 @@ pub fn examples() -> Vec<Record> {
             escaped_ns: 100_000,
             used_ns: 20_300_000,
             meter_cost_ns: 300_000,
+            cold_ns: 0,
         }),
         Record::Lateness(Lateness {
             source: LatenessSource::Emulator,

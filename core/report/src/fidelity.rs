@@ -33,6 +33,8 @@ pub struct Budgets {
     pub conservation_outside_fraction: f64,
     /// Share of a node's CPU time that no meter caught.
     pub escaped_fraction: f64,
+    /// Share of a node's CPU time that was not charged because it was colder than on the original machine.
+    pub cold_fraction: f64,
     /// Share of the measured time for which a node's ceiling held it.
     pub throttled_fraction: f64,
     /// Spread of a core's fixed-work probe, `(p90 - p10) / median`.
@@ -49,6 +51,7 @@ impl Default for Budgets {
             conservation_error: 0.01,
             conservation_outside_fraction: 0.0,
             escaped_fraction: 0.02,
+            cold_fraction: 0.5,
             throttled_fraction: 0.001,
             host_probe_spread: 0.5,
         }
@@ -108,6 +111,9 @@ pub struct ConservationTotal {
     pub used_ns: u64,
     /// The meter's own cost.
     pub meter_cost_ns: u64,
+    /// Not charged because the work was colder than on the original machine.
+    #[serde(default)]
+    pub cold_ns: u64,
 }
 
 impl ConservationTotal {
@@ -118,13 +124,18 @@ impl ConservationTotal {
 
     /// The error of all windows as one.
     pub fn total_error(&self) -> f64 {
-        let (charged_ns, used_ns, meter_cost_ns) = (self.charged_ns, self.used_ns, self.meter_cost_ns);
-        Conservation { charged_ns, used_ns, meter_cost_ns, ..Conservation::default() }.error()
+        let Self { charged_ns, used_ns, meter_cost_ns, cold_ns, .. } = *self;
+        Conservation { charged_ns, used_ns, meter_cost_ns, cold_ns, ..Conservation::default() }.error()
     }
 
     /// Share of the CPU time used while measuring that no meter caught.
     pub fn escaped_fraction(&self) -> f64 {
         if self.measured_used_ns == 0 { 0.0 } else { self.escaped_ns as f64 / self.measured_used_ns as f64 }
+    }
+
+    /// Share of the program's CPU time that was not charged because it was colder than on the original machine.
+    pub fn cold_fraction(&self) -> f64 {
+        if self.cold_ns == 0 { 0.0 } else { self.cold_ns as f64 / (self.cold_ns + self.charged_ns) as f64 }
     }
 
     /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
@@ -137,6 +148,7 @@ impl ConservationTotal {
         }
         self.used_ns += window.used_ns;
         self.meter_cost_ns += window.meter_cost_ns;
+        self.cold_ns += window.cold_ns;
     }
 }
 
@@ -399,6 +411,15 @@ impl Fidelity {
                 budgets.escaped_fraction,
                 None,
                 "short-lived processes outran the meter: a smaller grain",
+            ));
+        }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::cold_fraction) {
+            checks.push(Check::share(
+                format!("CPU time taken off for cold caches ({})", worst.node),
+                worst.cold_fraction(),
+                budgets.cold_fraction,
+                None,
+                "idle caches lose too much on this host: a smaller TDF, or a host with fewer neighbours",
             ));
         }
         if let Some(worst) = self.ledgers.iter().max_by_key(|ledger| ledger.v_p99_ns) {

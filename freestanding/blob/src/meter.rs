@@ -57,6 +57,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
                 &s.last_wall_ns,
                 &s.finish_v_ns,
                 &s.hits,
+                &s.gap_ns,
                 &s.run_delay_ns,
                 &s.explained_ns,
                 &s.cost_ns,
@@ -158,6 +159,7 @@ fn hit() {
     // Time since the last hit that was not CPU time: none for a thread that ran all along.
     let gap = now_r.0.saturating_sub(last_wall).saturating_sub(used);
     let finish_before = slot.finish_v_ns.load(Relaxed);
+    let mut cold_gap = slot.gap_ns.load(Relaxed);
     let (continuous, waited) = if fresh {
         (false, run_delay().inspect(|t| slot.run_delay_ns.store(*t, Relaxed)).unwrap_or(0))
     } else if gap < GAP_MIN_NS {
@@ -182,12 +184,17 @@ fn hit() {
         k.waited_ns.fetch_add(waited, Relaxed);
         let began = now_r.0.saturating_sub(used);
         let woke = began.saturating_sub(waited).max(last_wall);
+        let busy = n.busy_r_ns.load(Relaxed);
+        cold_gap = if fresh || busy == 0 { 0 } else { woke.saturating_sub(busy) };
         (VirtNs(segment.v_of(RealNs(woke)).0.max(finish_before)), began)
     };
 
+    let cold = work - ledger::warm_ns(&n.cold_discount, cold_gap, work);
+    let work = work - cold;
     let work_v = n.slowness().mul_floor(work);
     let c = ledger::charge(n.entries(), now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
+    k.cold_ns.fetch_add(cold, Relaxed);
     slot.charged_ns.fetch_add(work, Relaxed);
     if c.clamped {
         k.clamped.fetch_add(1, Relaxed);
@@ -214,17 +221,22 @@ fn hit() {
     if wake < began_r.saturating_add(half_r) {
         wake = began_r.saturating_add(half_r);
     }
+    n.busy_r_ns.fetch_max(now_r.0, Relaxed);
     let mut woke = now_r.0;
+    let mut cold_gap = 0;
     if wake > now_r.0 && wake != u64::MAX {
         woke = sleep_until(wake);
         let late = woke.saturating_sub(wake);
         count(&k.sleep_late, late);
+        // The program goes on as cold as a node that did nothing meanwhile, unless others of it ran.
+        cold_gap = woke.saturating_sub(n.busy_r_ns.fetch_max(woke, Relaxed));
         // The delay after a sleep of ours is not the program's waiting.
         slot.explained_ns.fetch_add(late, Relaxed);
     }
 
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
+    slot.gap_ns.store(cold_gap, Relaxed);
     let after = thread_cpu();
     slot.last_cpu_ns.store(after, Relaxed);
     add_cost(slot, after.saturating_sub(cpu));

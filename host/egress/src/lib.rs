@@ -6,6 +6,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use diecast_core_abi::GAP_BINS;
+use diecast_core_cpu::{Bursts, WAIT_KINDS};
 use diecast_host_net::{HostNetError, kernel_hz, netns_cookie};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EGRESS, TcHookBuilder};
 
@@ -13,6 +15,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EG
 const TRACED: [&str; 3] = ["wakeup", "wakeup_new", "burst"];
 const DEBT: &str = "debt";
 const NODES: &str = "nodes";
+/// `struct node` of the programs: one word, then bursts and their CPU time by kind and bin.
+const NODE_WORDS: usize = 1 + 2 * WAIT_KINDS * GAP_BINS;
 
 /// The object with the alignment that ELF wants.
 #[repr(C, align(8))]
@@ -85,8 +89,25 @@ impl Egress {
     /// From now on threads in this namespace are watched.
     pub fn add_node(&self, netns: BorrowedFd<'_>) -> Result<(), EgressError> {
         self.nodes
-            .update(&netns_cookie(netns)?.to_ne_bytes(), &1u32.to_ne_bytes(), MapFlags::ANY)
+            .update(&netns_cookie(netns)?.to_ne_bytes(), &[0; 8 * NODE_WORDS], MapFlags::ANY)
             .map_err(|error| EgressError::Bpf { action: "configure", error })
+    }
+
+    /// The bursts of work of a node's threads, counted since the node was added.
+    pub fn bursts(&self, netns: BorrowedFd<'_>) -> Result<Bursts, EgressError> {
+        let node = self
+            .nodes
+            .lookup(&netns_cookie(netns)?.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| EgressError::Bpf { action: "read", error })?
+            .ok_or_else(|| missing("find the node in"))?;
+        let mut words =
+            node.chunks_exact(8).skip(1).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default()) as f64);
+        let mut bursts = Bursts::default();
+        for (n, cpu_ns) in bursts.count.iter_mut().flatten().zip(bursts.cpu_ns.iter_mut().flatten()) {
+            *n = words.next().unwrap_or(0.0);
+            *cpu_ns = words.next().unwrap_or(0.0);
+        }
+        Ok(bursts)
     }
 
     /// Makes a NIC append the trailer to everything that it sends. For a thread in the NIC's namespace.

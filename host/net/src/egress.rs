@@ -33,6 +33,7 @@ pub(crate) fn take_trailer(frame: &mut Vec<u8>) -> Option<Option<Sent>> {
         burst_cpu_ns: u64_at(24),
         woke: RealNs(u64_at(32)),
         run_delay_ns: u64_at(40),
+        gap_ns: u64::from(u32_at(48)) * 1_000,
     };
     frame.truncate(length);
     Some((sent.tid != 0).then_some(sent))
@@ -47,11 +48,12 @@ mod tests {
         let mut frame = b"payload".to_vec();
         frame.extend(MAGIC.to_ne_bytes());
         frame.extend(9u32.to_ne_bytes());
-        for v in [1u64, 2, 3, 4, 5, 0] {
+        for v in [1u64, 2, 3, 4, 5, 6] {
             frame.extend(v.to_ne_bytes());
         }
         let mut without = frame.clone();
-        let sent = Sent { tid: 9, at: RealNs(1), cpu_ns: 2, burst_cpu_ns: 3, woke: RealNs(4), run_delay_ns: 5 };
+        let sent =
+            Sent { tid: 9, at: RealNs(1), cpu_ns: 2, burst_cpu_ns: 3, woke: RealNs(4), run_delay_ns: 5, gap_ns: 6_000 };
         assert_eq!(take_trailer(&mut frame), Some(Some(sent)));
         assert_eq!(frame, b"payload");
         assert_eq!(take_trailer(&mut frame), None, "shorter than a trailer");

@@ -36,7 +36,7 @@ pub struct Beside {
 }
 
 impl Beside {
-    fn spawn(name: &str, work: impl FnOnce(&AtomicBool) + Send + 'static) -> std::io::Result<Beside> {
+    pub(crate) fn spawn(name: &str, work: impl FnOnce(&AtomicBool) + Send + 'static) -> std::io::Result<Beside> {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&seen))?;
@@ -165,6 +165,7 @@ pub fn start_watch(
                         escaped_ns: w.escaped_ns,
                         used_ns: w.used_ns,
                         meter_cost_ns: w.meter_cost_ns,
+                        cold_ns: w.cold_ns,
                     }));
                 }
                 for t in m.take_unmetered() {

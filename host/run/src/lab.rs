@@ -11,7 +11,7 @@ use diecast_core_cpu::Sent;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
 use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
-use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
+use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, create_netns, prepare_node_with,
@@ -23,7 +23,7 @@ use diecast_host_tcp::InitialRto;
 
 use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
-use crate::host_watch;
+use crate::host_watch::{self, Beside};
 use crate::live::Live;
 use crate::pipe_log::PipeLog;
 use crate::progress::Progress;
@@ -109,7 +109,7 @@ pub(crate) struct Lab {
     /// In the order of the plan's.
     pub gateway: Vec<Way>,
     _initial_rto: Option<InitialRto>,
-    _egress: Option<Egress>,
+    egress: Option<Arc<Egress>>,
 }
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so. A run that is refused leaves no
@@ -157,6 +157,8 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     )
     .map_err(RunError::host("starting the watch"))?;
 
+    let learning = start_learning(plan, &lab)?;
+
     let mut running = Running::new(plan, &lab, o);
     let outcome = running.carry_out();
     let outcome = match outcome {
@@ -164,7 +166,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         Err(e) => match e {
             crate::running::Stop::Failed(reason) => Outcome::Failed { reason },
             crate::running::Stop::Host(text) => {
-                drop((watch, probe, awake));
+                drop((watch, probe, awake, learning));
                 let _ = Node::stop_all(lab.nodes);
                 let _ = dir.remove();
                 return Err(RunError::Host(text));
@@ -175,12 +177,12 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     lab.journal.phase(Phase::TearDown);
     let measured = running.measured();
     drop(running);
-    drop((watch, probe, awake));
+    drop((watch, probe, awake, learning));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, _initial_rto, _egress, .. } = lab;
+    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, _initial_rto, egress, .. } = lab;
     drop(gateway);
     let _ = Node::stop_all(nodes);
-    drop((emulator, supervisor, frames, netns, _initial_rto, _egress));
+    drop((emulator, supervisor, frames, netns, _initial_rto, egress));
     arrivals.map_or(Ok(()), Arrivals::finish).map_err(RunError::host("recording arrivals"))?;
     let summary = results::finish(&journal, o.out, outcome)?;
     dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
@@ -271,6 +273,17 @@ fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
     }
 }
 
+/// The learning of how work grows with the sleep before it, where packets tell their senders and time is dilated.
+fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
+    let Some(egress) = lab.egress.clone().filter(|_| plan.tdf != Tdf::ONE) else { return Ok(None) };
+    let metered = |(frame, netns): (&Option<Arc<NodeFrame>>, &Arc<OwnedFd>)| {
+        frame.clone().filter(|f| f.cpu.metered).map(|f| (f, netns.clone()))
+    };
+    let nodes = lab.frames.iter().zip(&lab.netns).filter_map(metered).collect();
+    let started = crate::cold::start_learning(egress, nodes, plan.tdf);
+    started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
+}
+
 /// The ledgers of a lab's nodes, by node index.
 struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>);
 
@@ -319,7 +332,7 @@ fn set_up(
             None
         }
     };
-    let egress = load_egress(plan, &journal);
+    let egress = load_egress(plan, &journal).map(Arc::new);
     let (mut taps, mut netns, mut specs) = (Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();
     for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
@@ -428,7 +441,7 @@ fn set_up(
         supervisor,
         gateway,
         _initial_rto: initial_rto,
-        _egress: egress,
+        egress,
     })
 }
 

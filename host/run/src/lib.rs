@@ -8,6 +8,7 @@
 mod arrivals;
 mod capture;
 mod clocks;
+mod cold;
 mod facts;
 pub mod frame;
 mod host_watch;

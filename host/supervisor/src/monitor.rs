@@ -4,10 +4,10 @@
 //! Over the life of a node, with all terms in real CPU time:
 //!
 //! ```text
-//! used (kernel's account) = charged + meter cost + uncharged of live threads + escaped
+//! used (kernel's account) = charged + cold + meter cost + uncharged of live threads + escaped
 //! ```
 //!
-//! What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
+//! Cold is what work cost more than on the original machine (core/cpu, cold). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
 //! window's end. A window closes once the node used 20 ms of CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +41,8 @@ pub struct Window {
     pub used_ns: u64,
     /// The part of `used_ns` that was the meter's own.
     pub meter_cost_ns: u64,
+    /// The part of `used_ns` that was not charged because the work was colder than on the original machine.
+    pub cold_ns: u64,
 }
 
 /// A thread that used CPU time without a hit of a meter.
@@ -80,6 +82,7 @@ struct Totals {
     usage: u64,
     charged: u64,
     cost: u64,
+    cold: u64,
     uncharged: u64,
 }
 
@@ -137,8 +140,7 @@ impl Monitor {
         }
         let (mut now, live) = self.look()?;
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
-        let residual =
-            gain(|t| t.usage) - gain(|t| t.charged) - gain(|t| t.cost) - gain(|t| t.uncharged) + self.owed_ns;
+        let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.cost) - gain(|t| t.uncharged) + self.owed_ns;
         let escaped = residual.max(0) as u64;
         self.owed_ns = residual.min(0);
         if escaped > 0 {
@@ -151,6 +153,7 @@ impl Monitor {
             used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0)
                 as u64,
             meter_cost_ns: now.cost - last.cost,
+            cold_ns: now.cold.saturating_sub(last.cold),
         };
         self.last = Some(now);
         self.free_dead_slots(&live);
@@ -191,7 +194,7 @@ impl Monitor {
     fn counters(&self) -> Totals {
         let c = &self.node.page().counters;
         let charged = c.charged_ns.load(Relaxed).saturating_add(c.charged_by_supervisor_ns.load(Relaxed));
-        Totals { charged, cost: c.meter_cost_ns.load(Relaxed), ..Totals::default() }
+        Totals { charged, cost: c.meter_cost_ns.load(Relaxed), cold: c.cold_ns.load(Relaxed), ..Totals::default() }
     }
 
     /// Charges what no meter caught, as work that could start now.

@@ -115,6 +115,7 @@ impl Made {
                         escaped_ns: 100_000,
                         used_ns: 20_300_000,
                         meter_cost_ns: 300_000,
+                        cold_ns: 0,
                     }));
                 }
                 let r_throttled_ns = self.throttled_ns / 20 * (v_s - 7);

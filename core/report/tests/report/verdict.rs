@@ -90,6 +90,7 @@ fn one_window_outside_conservation_is_enough() {
             escaped_ns: 0,
             used_ns: 20_300_000,
             meter_cost_ns: 300_000,
+            cold_ns: 0,
         })
     };
     let made = Made::new(Mode::Diecast, 1);

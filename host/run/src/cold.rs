@@ -1,0 +1,56 @@
+//! Learns, while a lab runs, how the work of each node grows with the sleep before it, and tells the node's meters.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
+
+use diecast_core_cpu::{Bursts, discounts};
+use diecast_core_vtime::Tdf;
+use diecast_host_egress::Egress;
+use diecast_host_supervisor::NodeFrame;
+
+use crate::host_watch::Beside;
+
+/// Real time between two readings of the counts.
+const EVERY: Duration = Duration::from_millis(500);
+/// What older bursts count after each reading: half after about 17 s, so that start-up is soon forgotten.
+const KEEP: f64 = 0.98;
+
+/// What is known of one node.
+struct Learner {
+    frame: Arc<NodeFrame>,
+    netns: Arc<OwnedFd>,
+    read: Bursts,
+    known: Bursts,
+}
+
+impl Learner {
+    fn look(&mut self, egress: &Egress, tdf: f64) {
+        let Ok(now) = egress.bursts(self.netns.as_fd()) else { return };
+        self.known.age_and_add(KEEP, &now.since(&self.read));
+        self.read = now;
+        let page = self.frame.page();
+        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(), tdf)) {
+            cell.store(discount, Relaxed);
+        }
+    }
+}
+
+/// Starts the learning for the metered nodes of a lab.
+pub(crate) fn start_learning(
+    egress: Arc<Egress>,
+    nodes: Vec<(Arc<NodeFrame>, Arc<OwnedFd>)>,
+    tdf: Tdf,
+) -> std::io::Result<Beside> {
+    Beside::spawn("cold", move |stop| {
+        let learner = |(frame, netns)| Learner { frame, netns, read: Bursts::default(), known: Bursts::default() };
+        let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
+        while !stop.load(Acquire) {
+            for l in &mut learners {
+                l.look(&egress, tdf.as_f64());
+            }
+            std::thread::park_timeout(EVERY);
+        }
+    })
+}
