@@ -86,18 +86,20 @@ impl Egress {
         Ok(Egress { nodes, debt, _traced: traced, _object: object })
     }
 
-    /// From now on threads in this namespace are watched.
-    pub fn add_node(&self, netns: BorrowedFd<'_>) -> Result<(), EgressError> {
+    /// From now on threads in this namespace are watched. Gives the namespace's cookie.
+    pub fn add_node(&self, netns: BorrowedFd<'_>) -> Result<u64, EgressError> {
+        let cookie = netns_cookie(netns)?;
         self.nodes
-            .update(&netns_cookie(netns)?.to_ne_bytes(), &[0; 8 * NODE_WORDS], MapFlags::ANY)
-            .map_err(|error| EgressError::Bpf { action: "configure", error })
+            .update(&cookie.to_ne_bytes(), &[0; 8 * NODE_WORDS], MapFlags::ANY)
+            .map_err(|error| EgressError::Bpf { action: "configure", error })?;
+        Ok(cookie)
     }
 
-    /// The bursts of work of a node's threads, counted since the node was added.
-    pub fn bursts(&self, netns: BorrowedFd<'_>) -> Result<Bursts, EgressError> {
+    /// The bursts of work of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
+    pub fn bursts(&self, cookie: u64) -> Result<Bursts, EgressError> {
         let node = self
             .nodes
-            .lookup(&netns_cookie(netns)?.to_ne_bytes(), MapFlags::ANY)
+            .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| EgressError::Bpf { action: "read", error })?
             .ok_or_else(|| missing("find the node in"))?;
         let mut words =

@@ -73,7 +73,7 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
     let egress = Egress::load().unwrap();
     let spec = two_nodes();
     let ns = create_netns().unwrap();
-    egress.add_node(ns.as_fd()).unwrap();
+    let cookie = egress.add_node(ns.as_fd()).unwrap();
     let up = |nic| egress.attach_here(nic);
     let prepared = prepare_node_with(ns.as_fd(), &spec.nodes[0], &spec.subnet, spec.mtu, Tdf::ONE, &up).unwrap();
     let to = spec.nodes[1].ipv4;
@@ -91,12 +91,16 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
         let port = 7000 + round as u16;
         let (tid, burst, before, after, woke, sent) = in_netns(ns.as_fd(), || {
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            // The thread came from another namespace: what it waits for is known from its second sleep on.
+            std::thread::sleep(Duration::from_millis(1));
             std::thread::sleep(Duration::from_millis(20));
             let (burst, woke) = (thread_cpu_ns(), monotonic_ns());
             spin(Duration::from_millis(2));
             let before = thread_cpu_ns();
             let sent = monotonic_ns();
             socket.send_to(payload, (to, port)).unwrap();
+            // Ends the burst.
+            std::thread::sleep(Duration::from_millis(5));
             (rustix::thread::gettid().as_raw_pid() as u32, burst, before, thread_cpu_ns(), woke, sent)
         })
         .unwrap();
@@ -118,6 +122,14 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
         assert!(before <= cpu + slack && cpu <= after + slack, "{before} {cpu} {after}");
         assert!(u64_at(24) <= burst + slack && u64_at(24) + 2_000_000 <= cpu + slack, "burst {burst} {}", u64_at(24));
         assert!(u64_at(32) <= woke && woke - u64_at(32) < 10_000_000, "woke {woke} {}", u64_at(32));
+        let gap_us = u32::from_ne_bytes(trailer[48..52].try_into().unwrap());
+        assert!((15_000..200_000).contains(&gap_us), "the node had slept 20 ms: {gap_us} us");
         assert!(u64_at(8) >= sent && u64_at(8) < sent + 10_000_000, "sent {sent} {}", u64_at(8));
     }
+    // Three bursts of 2 ms after 20 ms or more in clock_nanosleep; one counts for 1 ms at most.
+    let bursts = egress.bursts(cookie).unwrap();
+    let kind = libc::SYS_clock_nanosleep as usize % diecast_core_cpu::WAIT_KINDS;
+    let from = diecast_core_cpu::gap_bin(15_000_000);
+    let (n, cpu_ns): (f64, f64) = (bursts.count[kind][from..].iter().sum(), bursts.cpu_ns[kind][from..].iter().sum());
+    assert!(n >= 3.0 && cpu_ns >= 2.5e6, "{n} bursts of {cpu_ns} ns: {bursts:?}");
 }

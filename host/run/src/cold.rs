@@ -1,6 +1,5 @@
 //! Learns, while a lab runs, how the work of each node grows with the sleep before it, and tells the node's meters.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
@@ -20,14 +19,14 @@ const KEEP: f64 = 0.98;
 /// What is known of one node.
 struct Learner {
     frame: Arc<NodeFrame>,
-    netns: Arc<OwnedFd>,
+    cookie: u64,
     read: Bursts,
     known: Bursts,
 }
 
 impl Learner {
     fn look(&mut self, egress: &Egress, tdf: f64) {
-        let Ok(now) = egress.bursts(self.netns.as_fd()) else { return };
+        let Ok(now) = egress.bursts(self.cookie) else { return };
         self.known.age_and_add(KEEP, &now.since(&self.read));
         self.read = now;
         let page = self.frame.page();
@@ -37,14 +36,14 @@ impl Learner {
     }
 }
 
-/// Starts the learning for the metered nodes of a lab.
+/// Starts the learning for the metered nodes of a lab, each with its namespace's cookie.
 pub(crate) fn start_learning(
     egress: Arc<Egress>,
-    nodes: Vec<(Arc<NodeFrame>, Arc<OwnedFd>)>,
+    nodes: Vec<(Arc<NodeFrame>, u64)>,
     tdf: Tdf,
 ) -> std::io::Result<Beside> {
     Beside::spawn("cold", move |stop| {
-        let learner = |(frame, netns)| Learner { frame, netns, read: Bursts::default(), known: Bursts::default() };
+        let learner = |(frame, cookie)| Learner { frame, cookie, read: Bursts::default(), known: Bursts::default() };
         let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
         while !stop.load(Acquire) {
             for l in &mut learners {

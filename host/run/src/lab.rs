@@ -110,6 +110,8 @@ pub(crate) struct Lab {
     pub gateway: Vec<Way>,
     _initial_rto: Option<InitialRto>,
     egress: Option<Arc<Egress>>,
+    /// Cookies of the nodes' namespaces, by node, where packets tell their senders.
+    cookies: Vec<u64>,
 }
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so. A run that is refused leaves no
@@ -276,10 +278,10 @@ fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
 /// The learning of how work grows with the sleep before it, where packets tell their senders and time is dilated.
 fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
     let Some(egress) = lab.egress.clone().filter(|_| plan.tdf != Tdf::ONE) else { return Ok(None) };
-    let metered = |(frame, netns): (&Option<Arc<NodeFrame>>, &Arc<OwnedFd>)| {
-        frame.clone().filter(|f| f.cpu.metered).map(|f| (f, netns.clone()))
+    let metered = |(frame, cookie): (&Option<Arc<NodeFrame>>, &u64)| {
+        frame.clone().filter(|f| f.cpu.metered).map(|f| (f, *cookie))
     };
-    let nodes = lab.frames.iter().zip(&lab.netns).filter_map(metered).collect();
+    let nodes = lab.frames.iter().zip(&lab.cookies).filter_map(metered).collect();
     let started = crate::cold::start_learning(egress, nodes, plan.tdf);
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
 }
@@ -333,7 +335,7 @@ fn set_up(
         }
     };
     let egress = load_egress(plan, &journal).map(Arc::new);
-    let (mut taps, mut netns, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();
     for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
         let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
@@ -341,7 +343,7 @@ fn set_up(
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
         }
         if let Some(egress) = &egress {
-            egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?;
+            cookies.push(egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?);
         }
         let before_up = |nic| egress.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
         let prepared = prepare_node_with(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf, &before_up)
@@ -442,6 +444,7 @@ fn set_up(
         gateway,
         _initial_rto: initial_rto,
         egress,
+        cookies,
     })
 }
 
