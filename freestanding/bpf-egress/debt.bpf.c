@@ -29,7 +29,8 @@
 #define MAGIC 0xd1ecde87u
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
-#define WAIT_KINDS 8
+#define WAIT_KINDS 32
+#define NR_CLOCK_NANOSLEEP 230
 #define COLD_MAX_NS 1000000ull
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
@@ -71,6 +72,7 @@ struct task_struct {
 };
 struct pt_regs {
 	unsigned long orig_ax;
+	unsigned long sp;
 };
 #pragma clang attribute pop
 
@@ -114,7 +116,7 @@ struct burst {
 	__u64 gap_ns;
 	// The thread has not blocked since.
 	__u32 going;
-	// What it had waited for: the low bits of a system call's number.
+	// What it had waited for.
 	__u32 kind;
 };
 struct {
@@ -166,14 +168,26 @@ static __always_inline __u32 gap_bin(__u64 gap_ns)
 	return bin;
 }
 
+// What a thread waits for, told from others by the system call and by where its stack is: a place in the program.
+// WAIT_KINDS for sleeps in clock_nanosleep: mostly they are the meter's own, in the middle of a burst, and the longer
+// such a sleep the more has come in meanwhile.
+static __always_inline __u32 kind_of_wait(struct task_struct *task)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xffff;
+
+	if (nr == NR_CLOCK_NANOSLEEP)
+		return WAIT_KINDS;
+	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
+}
+
 // A burst is over: its thread blocks.
 static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
 {
 	__u64 cpu_ns = task->se.sum_exec_runtime - b->cpu_ns;
 	__u32 kind = b->kind, bin = gap_bin(b->gap_ns);
-	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	b->kind = BPF_CORE_READ(regs, orig_ax) % WAIT_KINDS;
+	b->kind = kind_of_wait(task);
 	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
 		return;
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);

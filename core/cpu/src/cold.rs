@@ -14,8 +14,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::GAP_BINS;
 
-/// Kinds of waiting that are told apart: the low bits of the number of the system call in which a thread slept.
-pub const WAIT_KINDS: usize = 8;
+/// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
+pub const WAIT_KINDS: usize = 32;
 /// CPU time of one burst that can be cold at most, real ns. Beyond it a program has everything it needs.
 pub const COLD_MAX_NS: u64 = 1_000_000;
 /// Discounts are parts of this.
@@ -179,7 +179,7 @@ mod tests {
     fn bursts(growth: impl Fn(usize) -> f64) -> Bursts {
         let mut b = Bursts::default();
         for bin in BIN_MIN..18 {
-            for (kind, size_us, n) in [(1, 100.0, if bin < 14 { 50.0 } else { 5000.0 }), (6, 300.0, 900.0)] {
+            for (kind, size_us, n) in [(1, 100.0, if bin < 14 { 50.0 } else { 5000.0 }), (2, 300.0, 900.0)] {
                 b.count[kind][bin] = n;
                 b.cpu_ns[kind][bin] = n * size_us * 1e3 * growth(bin);
             }
