@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 3;
+pub const JOURNAL_VERSION: u32 = 4;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -242,7 +242,6 @@ pub struct Conservation {
     /// The part of `used_ns` that is the meter's own cost, as estimated.
     pub meter_cost_ns: u64,
     /// The part of `used_ns` that was not charged because the work was colder than on the original machine.
-    #[serde(default)]
     pub cold_ns: u64,
 }
 
@@ -555,7 +554,7 @@ pub fn examples() -> Vec<Record> {
             escaped_ns: 100_000,
             used_ns: 20_300_000,
             meter_cost_ns: 300_000,
-            cold_ns: 0,
+            cold_ns: 250_000,
         }),
         Record::Lateness(Lateness {
             source: LatenessSource::Emulator,

@@ -21,10 +21,10 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn the_format_of_version_3_is_pinned() {
+fn the_format_of_version_4_is_pinned() {
     // A change here is a change of the format: raise JOURNAL_VERSION with it.
     let lines = text();
-    let expected = include_str!("golden/version-3.jsonl");
+    let expected = include_str!("golden/version-4.jsonl");
     for (line, expected) in lines.lines().zip(expected.lines()) {
         assert_eq!(line, expected);
     }
@@ -76,11 +76,11 @@ fn unknown_records_and_keys_are_errors() {
 
 #[test]
 fn another_version_is_named_before_its_keys_are_judged() {
-    let other = "{\"record\":\"header\",\"journal_version\":4,\"diecast_version\":\"9.1\",\"brand_new\":true}\n";
+    let other = "{\"record\":\"header\",\"journal_version\":5,\"diecast_version\":\"9.1\",\"brand_new\":true}\n";
     let error = read(other.as_bytes()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the journal has version 4, this diecast reads version 3 (it was written by diecast 9.1)"
+        "the journal has version 5, this diecast reads version 4 (it was written by diecast 9.1)"
     );
 }
 
