@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use diecast_core_clock::{Refused, Request, STA_NANO, is_time, modes, real_fits};
+use diecast_core_clock::{Adjusted, Discipline, Refused, Request, STA_NANO, is_time, modes, real_fits};
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, REALTIME};
@@ -22,6 +22,7 @@ const TOLERANCE: u64 = 500 << 16;
 
 /// Whether the kernel lets this thread set clocks. It is asked with a tick that it refuses after its check of the
 /// right, so it sets nothing whatever the answer is.
+#[inline(never)]
 fn may_set(number: u32) -> bool {
     let mut timex = MaybeUninit::<[u64; TIMEX_WORDS]>::uninit();
     let words = timex.as_mut_ptr() as *mut u64;
@@ -160,21 +161,40 @@ fn carry_out(buf: u64, request: &Request) -> Ret {
     let c = &node().clock;
     let Ok(now) = clock::read(REALTIME) else { return EINVAL };
     let v = clock::v_now().0;
-    let before = c.latest();
+    let (phase_left, adjust_left) = left(v);
     let mut d = c.discipline();
     d.age(now.sec);
     let adjusted = d.apply(request, now.sec);
     c.keep(&d);
     if adjusted.rate || adjusted.phase_ns.is_some() || adjusted.adjust_us.is_some() {
-        c.change(|| clock::v_now().0, |rates| d.steer(&adjusted, rates));
+        steer(&d, &adjusted);
     }
     let nano = d.status & STA_NANO != 0;
     let unit = if nano { 1 } else { 1000 };
     let offset = if request.modes & modes::ADJTIME != 0 {
-        before.adjust_left(v) / 1000
+        adjust_left / 1000
     } else {
-        adjusted.phase_ns.unwrap_or_else(|| before.phase_left(v)) / unit
+        adjusted.phase_ns.unwrap_or(phase_left) / unit
     };
+    answer(buf, &d, offset, now.sec, now.nsec / unit)
+}
+
+/// What is left of a slew of the loop and of one of adjtime, ns. This and the next two are functions of their own because
+/// stacks are small.
+#[inline(never)]
+fn left(v: u64) -> (i64, i64) {
+    let latest = node().clock.latest();
+    (latest.phase_left(v), latest.adjust_left(v))
+}
+
+#[inline(never)]
+fn steer(d: &Discipline, adjusted: &Adjusted) {
+    node().clock.change(|| clock::v_now().0, |rates| d.steer(adjusted, rates));
+}
+
+/// Writes what the program reads back.
+#[inline(never)]
+fn answer(buf: u64, d: &Discipline, offset: i64, sec: i64, fraction: i64) -> Ret {
     let first = [
         offset as u64,
         d.shown_freq() as u64,
@@ -183,7 +203,7 @@ fn carry_out(buf: u64, request: &Request) -> Ret {
         d.status as u64,
         d.constant as u64,
     ];
-    let second = [1, TOLERANCE, now.sec as u64, (now.nsec / unit) as u64, d.tick_us as u64];
+    let second = [1, TOLERANCE, sec as u64, fraction as u64, d.tick_us as u64];
     // What a pulse per second would say is zero, as without one.
     let third = [0, 0, 0, 0, 0, 0, 0, 0, d.tai_s as u64];
     let put = user::put_words(buf + 8, &first)

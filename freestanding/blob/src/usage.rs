@@ -100,6 +100,7 @@ fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
 }
 
 /// Virtual user time of this process, ns: what ITIMER_VIRTUAL counts.
+#[inline(never)]
 pub fn user_ns() -> u64 {
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, 0);
