@@ -7,8 +7,14 @@ use diecast_core_clock::{Discipline, LEAD_NS, NodeClock};
 /// Changes of rate that may happen while somebody reads.
 pub const CLOCKS_MAX: usize = 16;
 
+/// Set in [`ClockPage::current`] while rates are written down but may not hold yet.
+const PROPOSED: u64 = 1 << 63;
+/// A change that was too late so often is made all the same.
+const TRIES_MAX: u32 = 100;
+
 /// One [`NodeClock`] in shared memory.
 #[repr(C)]
+#[derive(Default)]
 pub struct ClockCell {
     from_v_ns: AtomicU64,
     mono_ns: AtomicU64,
@@ -22,6 +28,7 @@ pub struct ClockCell {
 
 /// Rates from an instant on, and those before it: a change is made for an instant that is to come.
 #[repr(C)]
+#[derive(Default)]
 pub struct ClockPair {
     before: ClockCell,
     after: ClockCell,
@@ -57,12 +64,15 @@ impl ClockCell {
 /// What a node's kernel keeps about its clocks. Any process of the node and the supervisor write it: nobody waits for
 /// anybody, since one of the node's may be stopped or killed wherever it is.
 #[repr(C)]
+#[derive(Default)]
 pub struct ClockPage {
     /// Number of the rates in force, and how many were begun. Rates number n are in pair n modulo [`CLOCKS_MAX`]; number
-    /// 0 are plain.
+    /// 0 are plain. A number with [`PROPOSED`] is not in force yet: its previous one is.
     current: AtomicU64,
     begun: AtomicU64,
     pairs: [ClockPair; CLOCKS_MAX],
+    /// The number before each.
+    previous: [AtomicU64; CLOCKS_MAX],
     /// REALTIME minus MONOTONIC: what steps change.
     pub real_ahead_ns: AtomicI64,
     /// BOOTTIME minus MONOTONIC, constant.
@@ -103,12 +113,30 @@ impl ClockPage {
         self.pairs.get(number as usize % CLOCKS_MAX).unwrap_or(first)
     }
 
-    /// Reads the newest pair while it is whole, and gives its number.
+    /// The number in force.
+    #[inline(always)]
+    fn in_force(&self, current: u64) -> u64 {
+        if current & PROPOSED == 0 { current } else { self.previous(current).load(Ordering::Relaxed) }
+    }
+
+    #[inline(always)]
+    fn previous(&self, number: u64) -> &AtomicU64 {
+        let [first, ..] = &self.previous;
+        self.previous.get(number as usize % CLOCKS_MAX).unwrap_or(first)
+    }
+
+    /// Takes back what is only proposed: its instant has come, or its author is dead or slow.
+    fn take_back(&self, current: u64) {
+        let before = self.in_force(current);
+        _ = self.current.compare_exchange(current, before, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Reads the pair in force while it is whole, and gives its number.
     #[inline(always)]
     fn read<T>(&self, what: impl Fn(&ClockPair) -> T) -> (u64, T) {
         let mut tries = 0u32;
         loop {
-            let number = self.current.load(Ordering::Acquire);
+            let number = self.in_force(self.current.load(Ordering::Acquire));
             let value = what(self.pair(number));
             core::sync::atomic::fence(Ordering::Acquire);
             let intact = self.begun.load(Ordering::Relaxed).wrapping_sub(number) < CLOCKS_MAX as u64;
@@ -125,11 +153,16 @@ impl ClockPage {
     pub fn now(&self, v_now: impl Fn() -> u64) -> (u64, NodeClock) {
         let mut tries = 0u32;
         loop {
-            let number = self.current.load(Ordering::Acquire);
+            let current = self.current.load(Ordering::Acquire);
             let v = v_now();
-            let clock = if number == 0 { NodeClock::plain() } else { self.at(v) };
             tries += 1;
-            if self.current.load(Ordering::Acquire) == number || tries > 1000 {
+            if current & PROPOSED != 0 && self.pair(current).after.from_v_ns.load(Ordering::Relaxed) <= v {
+                // This instant is read by the old rates: the new ones must not hold from before it.
+                self.take_back(current);
+                continue;
+            }
+            let clock = if current == 0 { NodeClock::plain() } else { self.at(v) };
+            if self.current.load(Ordering::Acquire) == current || tries > 1000 {
                 return (v, clock);
             }
         }
@@ -158,9 +191,17 @@ impl ClockPage {
 
     /// Changes the rates a little later than now, so that no reader sees a clock go back; a change that is still to come
     /// is changed.
+    ///
+    /// The new rates are proposed, and put in force if their instant is still to come then. Whoever reads a clock at or
+    /// after that instant meanwhile takes the proposal back, and the change is made again: it never matters how long
+    /// this thread is kept from running.
     pub fn change(&self, v_now: impl Fn() -> u64, f: impl Fn(&mut NodeClock)) {
         let mut tries = 0;
         loop {
+            let current = self.current.load(Ordering::Acquire);
+            if current & PROPOSED != 0 {
+                self.take_back(current);
+            }
             let (number, mut next) = self.read(|p| p.after.load());
             let now = v_now();
             let pending = next.from_v_ns > now;
@@ -173,10 +214,13 @@ impl ClockPage {
             let pair = self.pair(own);
             pair.before.store(&last);
             pair.after.store(&next);
+            self.previous(own).store(number, Ordering::Relaxed);
             tries += 1;
-            // Written down before it holds.
-            let in_time = v_now() < next.from_v_ns || tries > 100;
-            if in_time && self.current.compare_exchange(number, own, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let swap = |from, to| self.current.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !swap(number, own | PROPOSED) {
+                continue;
+            }
+            if (v_now() < next.from_v_ns || tries > TRIES_MAX) && swap(own | PROPOSED, own) {
                 return;
             }
         }
@@ -220,5 +264,72 @@ impl ClockPage {
     #[inline(always)]
     pub fn tai_s(&self) -> i64 {
         self.tai_s.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    const S: u64 = 1_000_000_000;
+
+    fn slower(rates: &mut NodeClock) {
+        rates.drift = diecast_core_clock::parts_of_ppb(-100_000_000);
+    }
+
+    /// The author of a change is kept from running at its `kept`-th look at the time, for ten leads; somebody reads
+    /// the clock all along. Gives how often it went back, and the reading at its end.
+    fn read_beside(kept: u32) -> (u32, u64) {
+        let page = ClockPage::default();
+        page.start(&Discipline::start());
+        let (time, looks, last, back) = (Cell::new(S), Cell::new(0), Cell::new(0), Cell::new(0));
+        let read = || {
+            let (v, rates) = page.now(|| time.get());
+            let mono = rates.mono_of(v);
+            back.set(back.get() + u32::from(mono < last.get()));
+            last.set(mono);
+        };
+        let look = || {
+            let now = time.get();
+            looks.set(looks.get() + 1);
+            for _ in 0..if looks.get() == kept { 100 } else { 1 } {
+                time.set(time.get() + LEAD_NS / 10);
+                read();
+            }
+            // What it read before it was kept.
+            now
+        };
+        page.change(look, slower);
+        for _ in 0..100 {
+            time.set(time.get() + LEAD_NS / 10);
+            read();
+        }
+        (back.get(), last.get())
+    }
+
+    #[test]
+    fn no_clock_goes_back_however_long_a_changes_author_is_kept_from_running() {
+        for kept in 0..6 {
+            let (back, mono) = read_beside(kept);
+            assert_eq!(back, 0, "kept at look {kept}");
+            assert!(mono < S + 100 * LEAD_NS, "the change holds in the end: {mono}");
+        }
+    }
+
+    #[test]
+    fn a_dead_authors_proposal_is_taken_back() {
+        let page = ClockPage::default();
+        page.start(&Discipline::start());
+        page.current.store(1 | PROPOSED, Ordering::Relaxed);
+        page.begun.store(1, Ordering::Relaxed);
+        page.pair(1).after.store(&NodeClock { from_v_ns: 2 * S, ..NodeClock::plain() });
+        assert_eq!(page.now(|| S).1, NodeClock::plain());
+        assert_eq!(page.current.load(Ordering::Relaxed), 1 | PROPOSED);
+        assert_eq!(page.now(|| 2 * S).1, NodeClock::plain());
+        assert_eq!(page.current.load(Ordering::Relaxed), 0);
+        page.current.store(1 | PROPOSED, Ordering::Relaxed);
+        page.change(|| S, slower);
+        assert_eq!(page.current.load(Ordering::Relaxed), 2);
     }
 }
