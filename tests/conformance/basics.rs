@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use diecast_quiet::look;
 use diecast_tests::{World, alone, beside, c, run, run_with, value};
 
 fn milliseconds(d: Duration) -> u128 {
@@ -10,20 +11,28 @@ fn milliseconds(d: Duration) -> u128 {
 
 #[test]
 fn sleep_one_second_takes_ten() {
-    let r = run(World::Frame("10"), &["sleep", "1"]);
-    assert_eq!(r.status, Some(0), "{}", r.stderr);
-    // Starting the frame and the program is real time too: on a loaded machine up to a second.
-    assert!((10_000..11_500).contains(&milliseconds(r.real)), "{:?}", r.real);
+    look(|| {
+        let r = run(World::Frame("10"), &["sleep", "1"]);
+        assert_eq!(r.status, Some(0), "{}", r.stderr);
+        // Starting the frame and the program is real time too: on a loaded machine up to a second.
+        assert!((10_000..11_500).contains(&milliseconds(r.real)), "{:?}", r.real);
+    });
 }
 
 #[test]
 fn sleep_one_second_takes_half() {
-    let r = run(World::Frame("0.5"), &["sleep", "1"]);
-    assert!((500..800).contains(&milliseconds(r.real)), "{:?}", r.real);
+    look(|| {
+        let r = run(World::Frame("0.5"), &["sleep", "1"]);
+        assert!((500..800).contains(&milliseconds(r.real)), "{:?}", r.real);
+    });
 }
 
 #[test]
 fn date_goes_on_from_the_hosts_and_then_diverges() {
+    look(date);
+}
+
+fn date() {
     let script = "date +%s%N; sleep 0.2; date +%s%N";
     let _turn = beside();
     let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_nanos();
@@ -38,6 +47,10 @@ fn date_goes_on_from_the_hosts_and_then_diverges() {
 /// One CPU second at speed 1 is one second of the program's own clock; smaller here to be quick.
 #[test]
 fn a_busy_program_sees_its_cpu_time_pass() {
+    look(busy_program);
+}
+
+fn busy_program() {
     let _turn = alone();
     let guest = c("busy", false);
     for (speed, factor) in [("1", 1.0), ("0.5", 2.0)] {
@@ -189,14 +202,18 @@ fn root_without_cap_sys_admin_can_use_frames() {
 /// everywhere. The bar of 3 us is for a quiet machine; any spinning would take far more than this one's.
 #[test]
 fn idle_waits_do_not_spin() {
+    look(idle_waits);
+}
+
+fn idle_waits() {
     let _turn = alone();
     let guest = c("idle", false);
-    let look = |world: World, ms: &str| {
+    let cost = |world: World, ms: &str| {
         value(&run_with(world, &[], &[&guest, "160", ms], b"", &[]).lines(), "cpu_ns_per_wait")
     };
     for (world, real_ms) in [(World::Frame("1"), "1"), (World::Frame("3"), "3")] {
         // Turn by turn, since the cost of a wake-up changes by the second; the least of each.
-        let looks: Vec<_> = (0..6).map(|_| (look(World::Native, real_ms), look(world, "1"))).collect();
+        let looks: Vec<_> = (0..6).map(|_| (cost(World::Native, real_ms), cost(world, "1"))).collect();
         let native = looks.iter().map(|l| l.0).min().unwrap_or(0);
         let framed = looks.iter().map(|l| l.1).min().unwrap_or(0);
         println!("idle waits: native {native} ns, {world:?} {framed} ns");
@@ -212,13 +229,13 @@ fn signals_are_inherited_as_without_a_frame() {
     // 32 and 33 are the C library's own.
     const KNOWN: u64 = !(3 << 31);
     for prefix in [&["env"][..], &["env", "--ignore-signal=INT,HUP", "--block-signal=USR1,WINCH"]] {
-        let look = |frame: &[&str]| -> Vec<u64> {
+        let masks = |frame: &[&str]| -> Vec<u64> {
             let command = [prefix, frame, &["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]].concat();
             let r = run_with(World::Native, &[], &command, b"", &[]);
             assert_eq!(r.status, Some(0), "{command:?}: {}", r.stderr);
             let mask = |line: &str| u64::from_str_radix(line.rsplit('\t').next().unwrap_or(""), 16).expect("a mask");
             r.lines().iter().map(|(_, line)| mask(line) & KNOWN).collect()
         };
-        assert_eq!(look(&[&program, "frame", "--tdf", "1", "--"]), look(&[]), "{prefix:?}");
+        assert_eq!(masks(&[&program, "frame", "--tdf", "1", "--"]), masks(&[]), "{prefix:?}");
     }
 }

@@ -96,6 +96,8 @@ impl LabRun {
     /// Starts `diecast run` with these arguments, `--out` added.
     pub fn start(bench: &Bench, arguments: &[&str]) -> LabRun {
         let out = bench.folder.join("out");
+        // Of the look before.
+        let _ = std::fs::remove_dir_all(&out);
         let child = Command::new(diecast())
             .arg("run")
             .args(arguments)

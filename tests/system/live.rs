@@ -74,11 +74,15 @@ fn tshark(file: &std::path::Path) -> Option<Vec<Packet>> {
 #[test]
 fn a_running_network_is_changed_and_had_again() {
     let Some(b) = bench("changed") else { return };
-    with_faults(&b, "  - {at: 1500ms, cut: \"server:s\"}\n  - {at: 1700ms, heal: \"server:s\"}\n");
-    let lab = LabRun::start(&b, &["faulty.yaml", "--tdf", "2", "--record-arrivals"]);
+    diecast_quiet::look(|| changed(&b));
+}
+
+fn changed(b: &Bench) {
+    with_faults(b, "  - {at: 1500ms, cut: \"server:s\"}\n  - {at: 1700ms, heal: \"server:s\"}\n");
+    let lab = LabRun::start(b, &["faulty.yaml", "--tdf", "2", "--record-arrivals"]);
     lab.until("warm_up");
     let id = lab.lab();
-    let link = |words: &[&str]| run(&b, &[&["link", id.as_str()], words].concat());
+    let link = |words: &[&str]| run(b, &[&["link", id.as_str()], words].concat());
     let set = link(&["set", "client:s", "loss={every: 10 packets}", "--one-way", "--at", "2500ms"]);
     assert_eq!(set.status.code(), Some(0), "{}", text(&set.stderr));
     assert!(text(&set.stdout).contains("set loss of client:s: takes effect "), "{}", text(&set.stdout));
@@ -103,7 +107,7 @@ fn a_running_network_is_changed_and_had_again() {
     for words in ["client:s ", "s:server ", " loss", " cut off", "cut s:server, server:s", "set loss of client:s"] {
         assert!(ended.table.contains(words), "no '{words}' in {}", ended.table);
     }
-    let journal = journal(&b);
+    let journal = journal(b);
     let (client, server) = (pipe(&journal, "client", "s"), pipe(&journal, "s", "server"));
     assert!(client["dropped"]["loss"].as_u64() > Some(3), "{client}");
     assert_eq!(client["dropped"]["down"], 0, "the cut is at the server: {client}");
@@ -120,21 +124,27 @@ fn a_running_network_is_changed_and_had_again() {
     assert_eq!(at[1], (1700, "heal s:server, server:s"));
     assert_eq!(at[2], (2500, "set loss of client:s"));
 
-    let again = run(&b, &["replay", "out"]);
+    let again = run(b, &["replay", "out"]);
     let said = text(&again.stdout);
     assert_eq!(again.status.code(), Some(0), "{said}{}", text(&again.stderr));
     assert!(said.contains("the same drops for the same causes"), "{said}");
-    assert_eq!(text(&run(&b, &["replay", "out"]).stdout), said, "two replays are one");
+    assert_eq!(text(&run(b, &["replay", "out"]).stdout), said, "two replays are one");
 }
 
 /// A capture is a file that tshark reads, with the nodes' clock, and sees at a pipe what the pipe sends.
 #[test]
 fn a_capture_has_virtual_timestamps() {
     let Some(b) = bench("captured") else { return };
-    let lab = LabRun::start(&b, &["small.yaml", "--tdf", "4"]);
+    diecast_quiet::look(|| captured(&b));
+}
+
+fn captured(b: &Bench) {
+    // Of the look before.
+    let _ = std::fs::remove_file(b.folder.join("x.pcapng"));
+    let lab = LabRun::start(b, &["small.yaml", "--tdf", "4"]);
     lab.until("warm_up");
     let id = lab.lab();
-    let wrong = run(&b, &["capture", &id, "nobody", "--out", "x.pcapng"]);
+    let wrong = run(b, &["capture", &id, "nobody", "--out", "x.pcapng"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text(&wrong.stderr));
     assert!(!b.folder.join("x.pcapng").exists());
     // Ctrl-C ends it and leaves a whole file.
@@ -165,7 +175,7 @@ fn a_capture_has_virtual_timestamps() {
     let last = seen.iter().map(|p| p.ns).max().unwrap();
     // Four real seconds are one virtual one.
     assert!((500_000_000..1_500_000_000).contains(&(last - first)), "{} ns", last - first);
-    let unix = journal(&b)[0]["unix_start_ns"].as_u64().unwrap();
+    let unix = journal(b)[0]["unix_start_ns"].as_u64().unwrap();
     assert!(first > unix && last < unix + 30_000_000_000, "{unix}: {first} to {last}");
     // What the client's pipe begins to send is at the server after two links of 5 ms and 100 Mbit/s, to the nanosecond
     // unless it had to wait for another.

@@ -13,6 +13,8 @@ use crate::bench::{Bench, bench, text};
 /// Runs these parts; their figures.
 fn figures(bench: &Bench, parts: &[&str]) -> Vec<Value> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/net.py");
+    // Of the look before.
+    let _ = std::fs::remove_dir_all(bench.folder.join("net"));
     let mut command = Command::new("python3");
     command.arg(script).args(["--small", "--out", "net"]).current_dir(&bench.folder).stdin(Stdio::null());
     command.env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
@@ -41,24 +43,14 @@ fn value(figure: &Value) -> f64 {
     figure["value"].as_f64().unwrap()
 }
 
-/// Tries up to three times: a hypervisor that takes the cores away for a second spoils one look, a fault spoils all.
-fn in_one_of_three(look: impl Fn()) {
-    for _ in 0..2 {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(&look)).is_ok() {
-            return;
-        }
-    }
-    look();
-}
-
 #[test]
 fn nodes_see_the_links_of_their_catalog() {
-    in_one_of_three(links);
+    let Some(b) = bench("links") else { return };
+    diecast_quiet::look(|| links(&b));
 }
 
-fn links() {
-    let Some(b) = bench("links") else { return };
-    let found = figures(&b, &["links-1", "links-10"]);
+fn links(b: &Bench) {
+    let found = figures(b, &["links-1", "links-10"]);
     for (tdf, round_trip_ms) in [("TDF 1:", 0.4), ("TDF 10:", 0.2)] {
         let rate = value(one(&found, &[tdf, "throughput"]));
         assert!(rate.abs() <= 3.0, "{tdf} the rate is {rate} % off");
@@ -72,7 +64,11 @@ fn links() {
 #[test]
 fn equal_flows_share_the_bottleneck_of_a_dumbbell() {
     let Some(b) = bench("dumbbell") else { return };
-    let found = figures(&b, &["dumbbell-1"]);
+    diecast_quiet::look(|| dumbbell(&b));
+}
+
+fn dumbbell(b: &Bench) {
+    let found = figures(b, &["dumbbell-1"]);
     let sum = value(one(&found, &["TCP flows", "sum"]));
     // Over 3 s the queue's last packets count for 0.2 Mbit/s. Paths of their own would give up to 160 Mbit/s.
     assert!((30.0..=40.3).contains(&sum), "{sum} Mbit/s over 40");
@@ -82,10 +78,6 @@ fn equal_flows_share_the_bottleneck_of_a_dumbbell() {
 
 #[test]
 fn the_emulator_alone_keeps_rates_and_delays() {
-    in_one_of_three(alone);
-}
-
-fn alone() {
     let Some(b) = bench("emulator") else { return };
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(cargo)
@@ -95,8 +87,12 @@ fn alone() {
         .status()
         .unwrap();
     assert!(built.success());
+    diecast_quiet::look(|| alone(&b));
+}
+
+fn alone(b: &Bench) {
     let found =
-        figures(&b, &["emulator-throughput", "emulator-rate", "emulator-delay", "emulator-idle", "emulator-star"]);
+        figures(b, &["emulator-throughput", "emulator-rate", "emulator-delay", "emulator-idle", "emulator-star"]);
     for tdf in ["TDF 1:", "TDF 10:", "TDF 100:"] {
         let error = value(one(&found, &[tdf, "error of a rate"]));
         assert!(error.abs() <= 2.0, "{tdf} {error} %");

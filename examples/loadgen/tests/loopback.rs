@@ -25,6 +25,10 @@ impl Drop for Running {
 
 #[test]
 fn programs_work_together() {
+    diecast_quiet::look(work_together);
+}
+
+fn work_together() {
     let mut server = Running(
         Command::new(env!("CARGO_BIN_EXE_diecast-cpuserver"))
             .args(["--listen", "127.0.0.1:0", "--service", "500us"])
@@ -103,6 +107,10 @@ fn spin_reports_what_it_did() {
 /// 300 ms wait for more than 100 ms; a generator that waits for the answer before its next clock starts would see one.
 #[test]
 fn a_stall_is_seen_by_every_request_it_delays() {
+    diecast_quiet::look(stall);
+}
+
+fn stall() {
     let mut answered = 0;
     let address = serve_with(move |mut stream| {
         while read_request(&mut stream) {

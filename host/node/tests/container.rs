@@ -332,6 +332,10 @@ fn roots_from_a_directory_and_from_an_archive() {
 
 #[test]
 fn eight_nodes_start_in_parallel_and_leave_nothing() {
+    diecast_quiet::look(eight_nodes);
+}
+
+fn eight_nodes() {
     let Some(state) = State::new("parallel") else { return };
     let lab = state.lab();
     let id = lab.id().to_owned();

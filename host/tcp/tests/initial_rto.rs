@@ -107,6 +107,10 @@ const WATCH: Duration = Duration::from_millis(2600);
 #[test]
 fn a_syn_to_a_silent_address_waits_one_virtual_second() {
     let Some(_turn) = turn() else { return };
+    diecast_quiet::look(silent_address);
+}
+
+fn silent_address() {
     let net = Net::start(&[true, true, true]);
     let rto = InitialRto::attach().unwrap();
     let stretched = rto.set(net.netns[0].as_fd(), tdf("10")).unwrap();
@@ -126,6 +130,10 @@ fn a_syn_to_a_silent_address_waits_one_virtual_second() {
 #[test]
 fn a_syn_ack_waits_one_virtual_second_too() {
     let Some(_turn) = turn() else { return };
+    diecast_quiet::look(lost_answers);
+}
+
+fn lost_answers() {
     // Clients reach servers, answers are lost.
     let net = Net::start(&[false, true, true]);
     let rto = InitialRto::attach().unwrap();

@@ -1,0 +1,172 @@
+//! Tests that measure time, on a machine that others use: a look that failed *while the machine was disturbed* is taken
+//! again, and said. One that failed on a quiet machine fails at once, and one that never holds fails at the end.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Looks at most.
+const LOOKS: usize = 3;
+/// Between two readings of the watch: rare enough to cost nothing, often enough to see a core that is gone for 10 ms.
+const BEAT: Duration = Duration::from_millis(5);
+/// Beyond its beat, the watch's own wake-up and what a short job of another thread takes.
+const PATIENCE: Duration = Duration::from_millis(3);
+
+/// What was taken from this machine in a stretch of time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Taken {
+    /// Share of the cores' time that a hypervisor kept, from `steal` in /proc/stat; 0 where there is none.
+    pub stolen: f64,
+    /// The longest that a thread of ordinary priority had to wait for a core.
+    pub longest_wait: Duration,
+}
+
+impl Taken {
+    /// Enough to spoil a measurement of milliseconds: half a percent of the cores, or a core for 10 ms.
+    pub fn disturbs(&self) -> bool {
+        self.stolen >= 0.005 || self.longest_wait >= Duration::from_millis(10)
+    }
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (stolen, wait) = (self.stolen * 100.0, self.longest_wait.as_secs_f64() * 1e3);
+        write!(f, "the hypervisor took {stolen:.1} % of the cores and a thread waited {wait:.1} ms for one")
+    }
+}
+
+/// Ticks stolen and all ticks of all cores since boot, from the first line of /proc/stat.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let numbers: Vec<u64> = stat.lines().next()?.split_whitespace().skip(1).map_while(|w| w.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; guest times are part of user and nice.
+    Some((*numbers.get(7)?, numbers.iter().take(8).sum()))
+}
+
+fn ticks_now() -> Option<(u64, u64)> {
+    ticks(&std::fs::read_to_string("/proc/stat").ok()?)
+}
+
+/// Looks at the machine while something else is measured.
+struct Watch {
+    before: Option<(u64, u64)>,
+    stop: Arc<AtomicBool>,
+    waits: JoinHandle<Duration>,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = stop.clone();
+        let waits = thread::spawn(move || {
+            let mut longest = Duration::ZERO;
+            while !seen.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                thread::sleep(BEAT);
+                longest = longest.max(begin.elapsed().saturating_sub(BEAT + PATIENCE));
+            }
+            longest
+        });
+        Watch { before: ticks_now(), stop, waits }
+    }
+
+    fn end(self) -> Taken {
+        self.stop.store(true, Ordering::Relaxed);
+        let longest_wait = self.waits.join().unwrap_or_default();
+        let stolen = match (self.before, ticks_now()) {
+            (Some(a), Some(b)) if b.1 > a.1 => b.0.saturating_sub(a.0) as f64 / (b.1 - a.1) as f64,
+            _ => 0.0,
+        };
+        Taken { stolen, longest_wait }
+    }
+}
+
+/// One measurement of this process at a time: another test's threads would be the disturbance.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// Runs a test's measurement; again, up to three times in all, where it panicked while the machine was disturbed.
+///
+/// # Panics
+/// As the last look did.
+pub fn look(measurement: impl Fn()) {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    repeat(|| {
+        let watch = Watch::start();
+        let outcome = catch_unwind(AssertUnwindSafe(&measurement));
+        (outcome, watch.end())
+    });
+}
+
+type Outcome = Result<(), Box<dyn std::any::Any + Send>>;
+
+fn repeat(mut watched: impl FnMut() -> (Outcome, Taken)) {
+    for n in 1..=LOOKS {
+        let (outcome, taken) = watched();
+        let Err(panic) = outcome else { return };
+        if n == LOOKS || !taken.disturbs() {
+            eprintln!("look {n} failed: {taken}");
+            resume_unwind(panic);
+        }
+        eprintln!("look {n} of {LOOKS} failed while {taken}: taken again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    const QUIET: Taken = Taken { stolen: 0.004, longest_wait: Duration::from_millis(9) };
+    const STOLEN: Taken = Taken { stolen: 0.1, ..QUIET };
+    const WAITED: Taken = Taken { longest_wait: Duration::from_millis(30), ..QUIET };
+
+    /// Looks taken when the first `failing` of them panic on a machine in these states; whether the test failed.
+    fn looks(failing: usize, states: &[Taken]) -> (usize, bool) {
+        let taken = Cell::new(0);
+        let measurement = || {
+            taken.set(taken.get() + 1);
+            assert!(taken.get() > failing, "look {}", taken.get());
+        };
+        let mut states = states.iter();
+        let watched = || (catch_unwind(AssertUnwindSafe(measurement)), *states.next().unwrap());
+        let failed = catch_unwind(AssertUnwindSafe(|| repeat(watched))).is_err();
+        (taken.get(), failed)
+    }
+
+    #[test]
+    fn only_a_disturbed_look_is_taken_again() {
+        assert_eq!(looks(0, &[STOLEN]), (1, false));
+        assert_eq!(looks(1, &[STOLEN, QUIET]), (2, false));
+        assert_eq!(looks(2, &[WAITED, STOLEN, WAITED]), (3, false));
+        assert_eq!(looks(1, &[QUIET, QUIET]), (1, true));
+        assert_eq!(looks(2, &[STOLEN, QUIET]), (2, true));
+        assert_eq!(looks(9, &[STOLEN, STOLEN, STOLEN]), (3, true));
+    }
+
+    #[test]
+    fn steal_is_the_eighth_number() {
+        assert_eq!(ticks("cpu  10 20 30 40 0 0 0 100 7 7\ncpu0 1 1\n"), Some((100, 200)));
+        assert_eq!(ticks("cpu  10 20 30 40\n"), None);
+        assert_eq!(ticks(""), None);
+        let (stolen, all) = ticks_now().unwrap();
+        assert!(stolen < all);
+    }
+
+    /// Four threads on each core: one that sleeps is not woken in time, and the watch sees it.
+    #[test]
+    fn a_busy_machine_is_seen() {
+        let watch = Watch::start();
+        let until = Instant::now() + Duration::from_millis(700);
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        thread::scope(|s| {
+            for _ in 0..cores * 12 {
+                s.spawn(|| while Instant::now() < until {});
+            }
+        });
+        let taken = watch.end();
+        assert!(taken.longest_wait > Duration::ZERO, "{taken}");
+    }
+}
