@@ -39,6 +39,9 @@ def run(catalog, out, mode, rate, warm_up, measure, extra=()):
         os.unlink(path)
     if done.returncode in (0, 4):
         return json.loads(done.stdout)
+    if done.returncode in (2, 3):
+        # The catalog's fault or the host's: every other run would say the same.
+        sys.exit(f"{mode} at {rate}/s ended with {done.returncode}: {done.stderr.strip()}")
     say(f"{mode} at {rate}/s ended with {done.returncode}: {done.stderr.strip()[:300]}")
     return None
 
