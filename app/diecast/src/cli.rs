@@ -151,6 +151,9 @@ pub struct ValidateArgs {
     /// Leave naive out
     #[arg(long)]
     pub without_naive: bool,
+    /// Run a block again, so many times at most, when others had this host's cores meanwhile; what it gave is kept
+    #[arg(long, value_name = "TIMES", default_value_t = 0)]
+    pub repeat: u32,
     #[command(flatten)]
     pub meter: Meter,
     /// Directory for the results [default: out/NAME-validate-TIME]

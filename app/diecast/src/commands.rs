@@ -183,7 +183,18 @@ pub fn validate(a: &ValidateArgs) -> Done {
     for (i, plan) in order.iter().enumerate() {
         let dir = out.join(format!("{:02}-{}", i + 1, plan.mode));
         let label = format!("{} of {}, {}", i + 1, order.len(), plan.mode);
-        let summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
+        let mut summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
+        for turn in 1..=a.repeat {
+            let spoiled = summary.fidelity.spoiled_by_others(&Budgets::default());
+            if spoiled.is_empty() {
+                break;
+            }
+            let kept = out.join(format!("{:02}-{}-spoiled-{turn}", i + 1, plan.mode));
+            std::fs::rename(&dir, &kept)
+                .map_err(|e| fault(HOST, format!("renaming {} to {}: {e}", dir.display(), kept.display())))?;
+            eprintln!("{label}: {}: run again; its results are in {}", spoiled.join(", "), kept.display());
+            summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
+        }
         if let Some(Outcome::Failed { reason }) = &summary.outcome {
             // Naive fails by its nature when a tenth of the CPU is too little: that is a result.
             if plan.mode != Mode::Naive {

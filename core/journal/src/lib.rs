@@ -26,7 +26,7 @@ pub use diecast_core_experiment::{Combine, Mode};
 pub use codec::{Journal, JournalError, hash_text, read, to_line, write_record};
 pub use pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 pub use record::{
-    Conservation, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, JOURNAL_FILE, JOURNAL_VERSION,
-    Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase, PhaseChange,
-    ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, examples,
+    Conservation, CoreUse, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, HostUse, JOURNAL_FILE,
+    JOURNAL_VERSION, Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase,
+    PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, examples,
 };

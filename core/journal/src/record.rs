@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 4;
+pub const JOURNAL_VERSION: u32 = 5;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -37,6 +37,8 @@ pub enum Record {
     Lateness(Lateness),
     /// One turn of the fixed-work probe on one host core.
     HostSpeed(HostSpeed),
+    /// Who had the host's cores, up to one instant.
+    HostUse(HostUse),
     /// A node's quota counters at one instant.
     Throttling(Throttling),
     /// Something that a reader of the results must know.
@@ -306,6 +308,35 @@ pub struct HostSpeed {
     pub probe_ns: u64,
 }
 
+/// Who had the host's cores, in sums that only grow. All times are real.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostUse {
+    /// When.
+    #[serde(with = "wire::real_ns")]
+    pub r_ns: RealNs,
+    /// Each core that the lab may use, since the host's start.
+    pub cores: Vec<CoreUse>,
+    /// CPU time of `diecast` itself: supervisor, emulator, probes, the threads that keep cores awake.
+    pub own_ns: u64,
+    /// CPU time of the nodes.
+    pub nodes_ns: u64,
+}
+
+/// A host core's time since the host's start, in ticks of the kernel. Source: `/proc/stat`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoreUse {
+    /// The core.
+    pub core: u32,
+    /// Something of this host ran.
+    pub busy_ns: u64,
+    /// Nothing ran, by the host's own choice.
+    pub idle_ns: u64,
+    /// A hypervisor ran something else.
+    pub stolen_ns: u64,
+}
+
 /// A node's quota counters since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -566,6 +597,12 @@ pub fn examples() -> Vec<Record> {
             v_max_ns: VirtSpan(190_000),
         }),
         Record::HostSpeed(HostSpeed { core: 1, r_ns, probe_ns: 412_000 }),
+        Record::HostUse(HostUse {
+            r_ns,
+            cores: vec![CoreUse { core: 1, busy_ns: 4_210_000_000, idle_ns: 65_000_000_000, stolen_ns: 60_000_000 }],
+            own_ns: 2_300_000_000,
+            nodes_ns: 1_800_000_000,
+        }),
         Record::Throttling(Throttling { node: node(), v_ns, periods: 700, throttled_periods: 0, r_throttled_ns: 0 }),
         Record::Finding(Finding {
             kind: FindingKind::ThreadWithoutMeter,

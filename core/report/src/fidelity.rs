@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use diecast_core_journal::{
-    Conservation, Finding, FindingKind, Header, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record,
-    Verdict, wire,
+    Conservation, Finding, FindingKind, Header, HostUse, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason,
+    Record, Verdict, wire,
 };
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,10 @@ pub struct Budgets {
     pub throttled_fraction: f64,
     /// Spread of a core's fixed-work probe, `(p90 - p10) / median`.
     pub host_probe_spread: f64,
+    /// Share of a core's time that a hypervisor kept while measuring.
+    pub stolen_fraction: f64,
+    /// Share of the cores' time that neither the lab nor `diecast` used while measuring.
+    pub others_fraction: f64,
 }
 
 impl Default for Budgets {
@@ -54,6 +58,8 @@ impl Default for Budgets {
             cold_fraction: 0.5,
             throttled_fraction: 0.001,
             host_probe_spread: 0.5,
+            stolen_fraction: 0.02,
+            others_fraction: 0.05,
         }
     }
 }
@@ -88,6 +94,8 @@ pub struct Fidelity {
     pub ring_dropped_packets: BTreeMap<String, u64>,
     /// Each host core's speed.
     pub host_speed: Vec<CoreSpeed>,
+    /// Who had the cores while measuring.
+    pub host_use: Option<HostShares>,
     /// Findings: kind, how many, in what words.
     pub findings: Vec<FindingTotal>,
 }
@@ -179,6 +187,39 @@ impl CoreSpeed {
     }
 }
 
+/// Who had the host's cores in the measured phase, as shares of their time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostShares {
+    /// Of each core, kept by a hypervisor.
+    pub stolen: BTreeMap<u32, f64>,
+    /// Of all cores, the nodes.
+    pub nodes: f64,
+    /// Of all cores, `diecast` itself, with the threads that keep cores awake.
+    pub own: f64,
+    /// Of all cores, everything else that ran on this host.
+    pub others: f64,
+}
+
+impl HostShares {
+    /// What happened from one instant to another; None when no time passed or a core is missing.
+    fn between(from: &HostUse, to: &HostUse) -> Option<HostShares> {
+        let (mut all_ns, mut busy_ns, mut stolen) = (0, 0, BTreeMap::new());
+        for b in &to.cores {
+            let a = from.cores.iter().find(|a| a.core == b.core)?;
+            let (busy, idle) = (b.busy_ns.saturating_sub(a.busy_ns), b.idle_ns.saturating_sub(a.idle_ns));
+            let taken = b.stolen_ns.saturating_sub(a.stolen_ns);
+            let core_ns = busy + idle + taken;
+            stolen.insert(b.core, taken as f64 / core_ns.max(1) as f64);
+            (all_ns, busy_ns) = (all_ns + core_ns, busy_ns + busy);
+        }
+        let (nodes_ns, own_ns) = (to.nodes_ns.saturating_sub(from.nodes_ns), to.own_ns.saturating_sub(from.own_ns));
+        let share = |ns: u64| ns as f64 / all_ns as f64;
+        let others = share(busy_ns.saturating_sub(nodes_ns + own_ns));
+        (all_ns > 0).then(|| HostShares { stolen, nodes: share(nodes_ns), own: share(own_ns), others })
+    }
+}
+
 /// The findings of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -247,6 +288,8 @@ impl Fidelity {
         // Node to the counter before the measured phase and its last value inside.
         let mut throttled: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         let mut host_speed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        // The last look before the measured phase, or the first in it; the last look in it.
+        let mut host_use: Option<(&HostUse, &HostUse)> = None;
         let mut findings: BTreeMap<FindingKind, FindingTotal> = BTreeMap::new();
         let (mut emulator, mut ledgers) = (None, Vec::new());
         for record in records {
@@ -267,6 +310,10 @@ impl Fidelity {
                     }
                 }
                 Record::HostSpeed(probe) => host_speed.entry(probe.core).or_default().push(probe.probe_ns),
+                Record::HostUse(look) if look.r_ns <= r_window.0 || host_use.is_none() => host_use = Some((look, look)),
+                Record::HostUse(look) if look.r_ns <= r_window.1 => {
+                    host_use = host_use.map(|(first, _)| (first, look));
+                }
                 Record::Lateness(lateness) if lateness.source == LatenessSource::Emulator => {
                     emulator = Some(lateness.clone());
                 }
@@ -307,6 +354,7 @@ impl Fidelity {
                 .filter(|sample| sample.ring_dropped_packets > 0)
                 .map(|sample| (sample.node.clone(), sample.ring_dropped_packets))
                 .collect(),
+            host_use: host_use.and_then(|(from, to)| HostShares::between(from, to)),
             host_speed: host_speed.into_iter().map(|(core, probe_ns)| CoreSpeed { core, probe_ns }).collect(),
             findings: findings.into_values().collect(),
         }
@@ -471,6 +519,46 @@ impl Fidelity {
     }
 
     fn check_host(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        self.check_host_speed(budgets, checks);
+        self.check_others(budgets, checks);
+    }
+
+    /// What others on this host or beside it did to the run, beyond its budget: the same run may go well at another
+    /// time. Empty when they did not.
+    pub fn spoiled_by_others(&self, budgets: &Budgets) -> Vec<String> {
+        let mut checks = Vec::new();
+        self.check_others(budgets, &mut checks);
+        let broken = checks.into_iter().filter(|check| check.exceeded);
+        broken.map(|check| format!("{} {}, {} expected", check.what, check.measured, check.budget)).collect()
+    }
+
+    fn check_others(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        let Some(host_use) = &self.host_use else {
+            checks.push(Check::missing("use of the host's cores".into()));
+            return;
+        };
+        let stolen: Vec<(u32, f64)> = host_use.stolen.iter().map(|(core, share)| (*core, *share)).collect();
+        if let Some((core, share)) = max_by_key(&stolen, |(_, share)| *share) {
+            let advice =
+                "a hypervisor gave the core to others: run again when its host is quiet, or on a host of your own";
+            checks.push(Check::share(
+                format!("time stolen by a hypervisor (core {core})"),
+                *share,
+                budgets.stolen_fraction,
+                None,
+                advice,
+            ));
+        }
+        checks.push(Check::share(
+            "cores used by others on this host".into(),
+            host_use.others,
+            budgets.others_fraction,
+            None,
+            "other programs ran beside the lab: end them, or run again when they are done",
+        ));
+    }
+
+    fn check_host_speed(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
         let Some(worst) = max_by_key(&self.host_speed, CoreSpeed::spread) else {
             checks.push(Check::missing("host speed".into()));
             return;

@@ -13,6 +13,7 @@ use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::time;
 
+use crate::host_use;
 use crate::recorder::Recorder;
 
 /// Real time between two looks of the probe at one core; a look takes about 2 ms.
@@ -180,7 +181,12 @@ pub fn start_watch(
                 }
             }
             if last || lab.now() >= next_sample {
-                for (sample, throttling) in sampler() {
+                let samples = sampler();
+                let nodes_ns = samples.iter().map(|(sample, _)| sample.cpu_used_ns).sum();
+                if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns)) {
+                    journal.write(Record::HostUse(look));
+                }
+                for (sample, throttling) in samples {
                     journal.write(Record::Sample(sample));
                     if let Some(t) = throttling {
                         journal.write(Record::Throttling(t));

@@ -11,6 +11,7 @@ mod clocks;
 mod cold;
 mod facts;
 pub mod frame;
+mod host_use;
 mod host_watch;
 mod lab;
 mod live;

@@ -45,6 +45,13 @@ pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
 }
 
+/// Length of a tick as the kernel counts them for programs, ns.
+pub fn tick_ns() -> u64 {
+    // SAFETY: cannot fail for this name.
+    let per_s = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    1_000_000_000 / (per_s.max(1) as u64)
+}
+
 /// Sleeps until an instant of CLOCK_MONOTONIC.
 pub fn sleep_until_ns(at: u64) {
     let t = libc::timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };

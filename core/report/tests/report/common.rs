@@ -5,9 +5,9 @@ use std::io;
 
 use diecast_core_journal::metrics::{Statistic, to_sample_bytes};
 use diecast_core_journal::{
-    Combine, Conservation, End, Header, HostFacts, HostSpeed, JOURNAL_VERSION, Lateness, LatenessSource, MetricData,
-    MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown, Throttling, examples,
-    hash_text, to_line,
+    Combine, Conservation, CoreUse, End, Header, HostFacts, HostSpeed, HostUse, JOURNAL_VERSION, Lateness,
+    LatenessSource, MetricData, MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown,
+    Throttling, examples, hash_text, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
@@ -28,6 +28,10 @@ pub struct Made {
     /// By each node.
     pub ring_dropped: u64,
     pub samples: usize,
+    /// Real ns of core 1 in each second.
+    pub stolen_ns_per_s: u64,
+    /// Real ns of both cores together in each second.
+    pub others_ns_per_s: u64,
 }
 
 impl Made {
@@ -44,6 +48,8 @@ impl Made {
             throttled_ns,
             ring_dropped: 0,
             samples: 1000,
+            stolen_ns_per_s: 0,
+            others_ns_per_s: 0,
         }
     }
 
@@ -132,6 +138,19 @@ impl Made {
                 let probe_ns = self.probe_ns * (100 + v_s % 3) / 100;
                 records.push(Record::HostSpeed(HostSpeed { core, r_ns: real(v_s), probe_ns }));
             }
+            let all_ns = v_s * self.tdf * S;
+            let core = |core| CoreUse {
+                core,
+                busy_ns: all_ns * 98 / 100 - self.stolen_ns_per_s * v_s * self.tdf * u64::from(core),
+                idle_ns: all_ns / 100,
+                stolen_ns: all_ns / 100 + self.stolen_ns_per_s * v_s * self.tdf * u64::from(core),
+            };
+            records.push(Record::HostUse(HostUse {
+                r_ns: real(v_s),
+                cores: vec![core(0), core(1)],
+                own_ns: all_ns * 150 / 100 - self.others_ns_per_s * v_s * self.tdf,
+                nodes_ns: all_ns * 40 / 100,
+            }));
         }
         records.push(phase(Phase::Drain, 27));
         records.push(lateness(LatenessSource::Emulator, None, 1_500, 190_000));

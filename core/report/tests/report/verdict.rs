@@ -3,7 +3,7 @@
 use crate::common::{self, Made, example, lateness};
 use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, Record};
 use diecast_core_report::{Budgets, Fidelity};
-use diecast_core_vtime::{Tdf, VirtNs};
+use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 
 fn verdict(fidelity: &Fidelity) -> (Vec<String>, Option<u32>) {
     let verdict = fidelity.verdict(&Budgets::default());
@@ -130,6 +130,7 @@ fn a_silent_monitor_is_no_good_news() {
     assert_eq!(without(emulator, Mode::Naive), ["emulator lateness"]);
     assert_eq!(without(ledger, Mode::Diecast), ["ledger lateness"]);
     assert_eq!(without(|record| matches!(record, Record::HostSpeed(_)), Mode::Native), ["host speed"]);
+    assert_eq!(without(|record| matches!(record, Record::HostUse(_)), Mode::Native), ["use of the host's cores"]);
     let windows = without(|record| matches!(record, Record::Conservation(_)), Mode::Diecast);
     assert_eq!(windows, ["conservation of app-1", "conservation of load-1"]);
 }
@@ -139,6 +140,41 @@ fn a_wavering_host_is_named() {
     let mut fidelity = Made::new(Mode::Native, 1).fidelity(vec![]);
     fidelity.host_speed[1].probe_ns = [400_000, 400_000, 400_000, 900_000].repeat(5);
     assert_eq!(verdict(&fidelity).0, ["host speed spread (core 1)"]);
+}
+
+#[test]
+fn cores_that_others_had_are_named() {
+    let made = Made::new(Mode::Diecast, 1);
+    let shares = made.fidelity(vec![]).host_use.unwrap();
+    assert_eq!((shares.stolen[&0], shares.stolen[&1]), (0.01, 0.01));
+    // 98 % busy on each of two cores: 40 % of a core the nodes, 150 % diecast.
+    assert!((shares.nodes - 0.2).abs() < 1e-9 && (shares.own - 0.75).abs() < 1e-9, "{shares:?}");
+    assert!((shares.others - 0.03).abs() < 1e-9, "{shares:?}");
+    for (stolen_ns_per_s, others_ns_per_s, expected) in [
+        (9_000_000, 30_000_000, None),
+        (11_000_000, 0, Some("time stolen by a hypervisor (core 1)")),
+        (0, 50_000_000, Some("cores used by others on this host")),
+    ] {
+        for mode in [Mode::Diecast, Mode::Native] {
+            let made = Made { stolen_ns_per_s, others_ns_per_s, ..Made::new(mode, 1) };
+            let (reasons, tdf) = verdict(&made.fidelity(vec![]));
+            assert_eq!(reasons, expected.into_iter().collect::<Vec<_>>(), "{mode}");
+            assert_eq!(tdf, None, "no TDF keeps others away");
+            let spoiled = made.fidelity(vec![]).spoiled_by_others(&Budgets::default());
+            assert_eq!(spoiled.len(), expected.iter().len(), "{spoiled:?}");
+        }
+    }
+    // What was taken before and after the measured phase is nobody's measurement.
+    let look = |v_s: u64| {
+        made.records().into_iter().filter_map(move |record| match record {
+            Record::HostUse(look) if look.r_ns == RealNs((100 + 10 * v_s) * 1_000_000_000) => Some(look),
+            _ => None,
+        })
+    };
+    let mut late = look(27).next().unwrap();
+    late.r_ns = RealNs(late.r_ns.0 + 1);
+    late.cores[1].stolen_ns += 60_000_000_000;
+    assert_eq!(verdict(&made.fidelity(vec![Record::HostUse(late)])).0, [""; 0]);
 }
 
 #[test]

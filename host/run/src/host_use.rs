@@ -1,0 +1,70 @@
+//! Who had the host's cores: what the kernel counts for each, beside what the lab and `diecast` used.
+
+use std::io;
+
+use diecast_core_journal::{CoreUse, HostUse};
+use diecast_core_vtime::RealNs;
+use diecast_host_sys::time;
+
+/// A look at the cores that this process may use; `nodes_ns` is the CPU time of all nodes up to now.
+pub fn look(nodes_ns: u64) -> io::Result<HostUse> {
+    let stat = std::fs::read_to_string("/proc/stat")?;
+    let allowed = time::allowed_cpus();
+    let mut cores = cores(&stat, time::tick_ns());
+    cores.retain(|c| allowed.contains(&(c.core as usize)));
+    Ok(HostUse { r_ns: RealNs(time::monotonic_ns()), cores, own_ns: time::process_cpu_ns(), nodes_ns })
+}
+
+/// The lines `cpuN` of /proc/stat: user nice system idle iowait irq softirq steal, in ticks. The times of guests, which
+/// follow, are part of user and nice.
+fn cores(stat: &str, tick_ns: u64) -> Vec<CoreUse> {
+    let core = |line: &str| {
+        // The first line is the sum of all: its name has no number.
+        let numbered = line.strip_prefix("cpu").filter(|rest| !rest.starts_with(' '))?;
+        let mut words = numbered.split_ascii_whitespace();
+        let core = words.next()?.parse().ok()?;
+        let ticks: Vec<u64> = words.map_while(|w| w.parse().ok()).collect();
+        let [user, nice, system, idle, iowait, irq, softirq, stolen, ..] = ticks[..] else { return None };
+        Some(CoreUse {
+            core,
+            busy_ns: (user + nice + system + irq + softirq) * tick_ns,
+            idle_ns: (idle + iowait) * tick_ns,
+            stolen_ns: stolen * tick_ns,
+        })
+    };
+    stat.lines().filter_map(core).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_cores_are_read() {
+        let stat =
+            "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 5 6 7 8 1 2\ncpu12 0 0 0 1 0 0 0 0 0 0\ncpu3 1 2\nintr 5 0\n";
+        assert_eq!(
+            cores(stat, 10),
+            [
+                CoreUse { core: 0, busy_ns: 190, idle_ns: 450, stolen_ns: 80 },
+                CoreUse { core: 12, busy_ns: 0, idle_ns: 10, stolen_ns: 0 }
+            ]
+        );
+        assert_eq!(cores("", 10), []);
+    }
+
+    #[test]
+    fn the_cores_of_this_host_pass_their_time() {
+        let before = look(7).unwrap();
+        let until_ns = time::monotonic_ns() + 300_000_000;
+        while time::monotonic_ns() < until_ns {}
+        let after = look(7).unwrap();
+        assert_eq!(before.cores.len(), time::allowed_cpus().len());
+        let sum = |u: &HostUse| u.cores.iter().map(|c| c.busy_ns + c.idle_ns + c.stolen_ns).sum::<u64>();
+        let passed = (sum(&after) - sum(&before)) / before.cores.len() as u64;
+        // Whole ticks, of each kind; a core that sleeps may be counted late.
+        assert!((100_000_000..2_000_000_000).contains(&passed), "{passed} ns a core");
+        assert!(after.own_ns - before.own_ns > 100_000_000, "this thread alone used more");
+        assert_eq!(after.nodes_ns, 7);
+    }
+}
