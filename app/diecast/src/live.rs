@@ -100,12 +100,7 @@ fn sentence(c: &Changed) -> String {
 }
 
 pub fn clock(a: &ClockArgs) -> Done {
-    let words = ClockWords {
-        node: a.node.clone(),
-        offset_ns: a.offset.filter(|_| a.step.is_none()),
-        step_ns: a.step,
-        drift_ppb: a.drift,
-    };
+    let words = ClockWords { node: a.node.clone(), offset_ns: a.offset, step_ns: a.step, drift_ppb: a.drift };
     match ask(&a.lab, &Request::Clock(words))?.0 {
         Answer::Clocks(clocks) if a.json => say!("{}", serde_json::to_string(&clocks).unwrap_or_default()),
         Answer::Clocks(clocks) => clocks.iter().for_each(|c| say!("{}", clock_line(c))),

@@ -125,7 +125,7 @@ impl ClockPage {
         self.previous.get(number as usize % CLOCKS_MAX).unwrap_or(first)
     }
 
-    /// Takes back what is only proposed: its instant has come, or its author is dead or slow.
+    /// Takes back what is only proposed: its instant has come, or its author is dead or slow. What is in force stays.
     fn take_back(&self, current: u64) {
         let before = self.in_force(current);
         _ = self.current.compare_exchange(current, before, Ordering::AcqRel, Ordering::Relaxed);
@@ -198,10 +198,7 @@ impl ClockPage {
     pub fn change(&self, v_now: impl Fn() -> u64, f: impl Fn(&mut NodeClock)) {
         let mut tries = 0;
         loop {
-            let current = self.current.load(Ordering::Acquire);
-            if current & PROPOSED != 0 {
-                self.take_back(current);
-            }
+            self.take_back(self.current.load(Ordering::Acquire));
             let (number, mut next) = self.read(|p| p.after.load());
             let now = v_now();
             let pending = next.from_v_ns > now;

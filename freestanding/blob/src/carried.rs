@@ -7,7 +7,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_syscalls::nr;
 
-use crate::sys::{self, Ret};
+use crate::filter::{ALLOW, EQUAL, IP_HIGH, IP_LOW, LOAD, RETURN, SET_MODE_FILTER, op};
+use crate::sys::{self, Ret, as_is};
 use crate::{entry, process, user};
 
 /// The thread blocks SIGTRAP, or SIGSYS, in the program's view.
@@ -60,57 +61,48 @@ pub fn install(number: u32, a: [u64; 6]) -> Ret {
     // Before it is there: the filter may refuse the call that sets the bit. One too many does no harm.
     store(load() | FILTERED);
     process().inherited.filtered.store(1, Relaxed);
-    let mut copy = Copy { at: 0, len: 0 };
-    let mut program = [0u64; 2];
-    let mut changed = a;
     let mode = if number == nr::PRCTL { (a[1] as u32).wrapping_sub(1) } else { a[0] as u32 };
-    let is_filter = mode == SET_MODE_FILTER;
-    if is_filter && let Some((at, len, count)) = with_way_through(a[2]) {
-        copy = Copy { at, len };
-        program = [count, at];
-        changed[2] = &raw const program as u64;
-    }
-    // SAFETY: the program's own arguments, or a copy of its filter; judged by the kernel.
-    let r = unsafe { sys::call(number, changed) };
-    core::hint::black_box(&program);
-    if copy.at != 0 {
-        sys::own(sys::MUNMAP, [copy.at, copy.len, 0, 0, 0, 0]);
-    }
+    let copy = if mode == SET_MODE_FILTER { with_way_through(a[2]) } else { None };
+    let Some(copy) = copy else { return as_is(number, a) };
+    let mut changed = a;
+    changed[2] = &raw const copy as u64;
+    let r = as_is(number, changed);
+    core::hint::black_box(&copy);
+    sys::own(sys::MUNMAP, [copy.code, copy.count * 8, 0, 0, 0, 0]);
     r
 }
 
-const SET_MODE_FILTER: u32 = 1;
 /// Instructions that a filter may have.
 const FILTER_MAX: u64 = 4096;
 
-struct Copy {
-    at: u64,
-    len: u64,
+/// `struct sock_fprog`; the code is a mapping of its own, of 8 bytes an instruction.
+#[repr(C)]
+struct Program {
+    count: u64,
+    code: u64,
 }
 
-/// A copy of the program's filter that begins by letting the blob's own calls through: address, length of the mapping
-/// and instructions. What the program itself does, re-issued by the blob or not, is judged as before. None where the
-/// kernel shall judge the arguments as they are.
+/// A copy of the program's filter that begins by letting the blob's own calls through. What the program itself does,
+/// re-issued by the blob or not, is judged as before. None where the kernel shall judge the arguments as they are.
 #[inline(never)]
-fn with_way_through(fprog: u64) -> Option<(u64, u64, u64)> {
+fn with_way_through(fprog: u64) -> Option<Program> {
     const PRIVATE_ANON: u64 = 0x22;
     const READ_WRITE: u64 = 3;
-    const LOAD: u64 = 0x20;
-    const EQUAL: u64 = 0x15;
-    const RETURN: u64 = 0x06;
-    const ALLOW: u64 = 0x7fff_0000;
     let count = user::get::<u64>(fprog).ok()? & 0xffff;
     let code = user::get::<u64>(fprog.wrapping_add(8)).ok()?;
-    // struct sock_filter: code of 16 bits, jumps of 8 bits when it holds and when not, operand of 32 bits.
-    let op = |code: u64, not: u64, k: u64| code | not << 24 | (k & 0xffff_ffff) << 32;
     let ip = entry::own_call_ip();
-    // High and low half of the instruction pointer.
-    let way = [op(LOAD, 0, 12), op(EQUAL, 3, ip >> 32), op(LOAD, 0, 8), op(EQUAL, 1, ip), op(RETURN, 0, ALLOW)];
-    if count == 0 || count + way.len() as u64 > FILTER_MAX {
+    let way = [
+        op(LOAD, 0, 0, IP_HIGH),
+        op(EQUAL, 0, 3, ip >> 32),
+        op(LOAD, 0, 0, IP_LOW),
+        op(EQUAL, 0, 1, ip),
+        op(RETURN, 0, 0, ALLOW),
+    ];
+    let all = count + way.len() as u64;
+    if count == 0 || all > FILTER_MAX {
         return None;
     }
-    let len = (count + way.len() as u64) * 8;
-    let at = sys::own(sys::MMAP, [0, len, READ_WRITE, PRIVATE_ANON, u64::MAX, 0]);
+    let at = sys::own(sys::MMAP, [0, all * 8, READ_WRITE, PRIVATE_ANON, u64::MAX, 0]);
     if at < 0 {
         return None;
     }
@@ -125,12 +117,12 @@ fn with_way_through(fprog: u64) -> Option<(u64, u64, u64)> {
         match user::get::<u64>(code.wrapping_add(8 * i)) {
             Ok(word) => put(way.len() as u64 + i, word),
             Err(_) => {
-                sys::own(sys::MUNMAP, [at as u64, len, 0, 0, 0, 0]);
+                sys::own(sys::MUNMAP, [at as u64, all * 8, 0, 0, 0, 0]);
                 return None;
             }
         }
     }
-    Some((at as u64, len, count + way.len() as u64))
+    Some(Program { count: all, code: at as u64 })
 }
 
 /// May only numbers be used that the program used itself?

@@ -80,7 +80,20 @@ const HANDLED_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_o
 global_asm!(
     r#"
     .text
-    # As dc_trampoline and dc_clone3, from a record in a dead signal frame on the program's stack: it moves up first.
+    # From a record in a dead signal frame on the program's stack: it moves up first, below the program's red zone.
+    .macro move_up room
+    mov rdi, [rsp + 64]
+    sub rdi, 128 + \room
+    and rdi, -16
+    mov rdx, rdi
+    mov rsi, rsp
+    mov ecx, {record} / 8
+    cld
+    rep movsq
+    mov rsp, rdx
+    .endm
+
+    # As dc_trampoline.
     .globl dc_trampoline_up
     .hidden dc_trampoline_up
     .type dc_trampoline_up, @function
@@ -88,32 +101,17 @@ dc_trampoline_up:
     .cfi_startproc
     .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
     .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
-    mov rdi, [rsp + 64]
-    sub rdi, 128 + {record}
-    and rdi, -16
-    mov rdx, rdi
-    mov rsi, rsp
-    mov ecx, {record} / 8
-    cld
-    rep movsq
-    mov rsp, rdx
+    move_up {record}
     jmp dc_trampoline
     .cfi_endproc
     .size dc_trampoline_up, . - dc_trampoline_up
 
+    # As dc_clone3.
     .globl dc_clone3_up
     .hidden dc_clone3_up
     .type dc_clone3_up, @function
 dc_clone3_up:
-    mov rdi, [rsp + 64]
-    sub rdi, 128 + {clone_record}
-    and rdi, -16
-    mov rdx, rdi
-    mov rsi, rsp
-    mov ecx, {record} / 8
-    cld
-    rep movsq
-    mov rsp, rdx
+    move_up {clone_record}
     jmp dc_clone3
     .size dc_clone3_up, . - dc_clone3_up
 

@@ -22,6 +22,7 @@ mod carried;
 mod clock;
 mod cputimers;
 mod entry;
+mod filter;
 mod init;
 mod interrupt;
 mod meter;

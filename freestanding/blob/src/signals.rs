@@ -7,7 +7,7 @@ use diecast_core_syscalls::nr;
 
 use crate::carried::{self, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSYS, IGNORES_SIGTRAP};
 use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
-use crate::sys::{self, Ret};
+use crate::sys::{self, Ret, as_is};
 use crate::user;
 use crate::{altstack, interrupt, process, waits};
 
@@ -31,11 +31,6 @@ fn pack(mask: u64) -> u32 {
 
 fn unpack(bits: u32) -> u64 {
     (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
-}
-
-fn as_is(number: u32, a: [u64; 6]) -> Ret {
-    // SAFETY: the program's own arguments, judged by the kernel.
-    unsafe { sys::call(number, a) }
 }
 
 #[inline(never)]

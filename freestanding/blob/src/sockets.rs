@@ -3,9 +3,9 @@
 use diecast_core_syscalls::nr;
 
 use crate::clock;
-use crate::sys::Ret;
+use crate::sys::{Ret, as_is};
 use crate::user::{self, Timeval};
-use crate::{node, stamps, sys, timers};
+use crate::{node, stamps, timers};
 
 const SOL_SOCKET: u32 = 1;
 const SOL_TCP: u32 = 6;
@@ -15,11 +15,6 @@ const TCP_KEEPINTVL: u32 = 5;
 const TCP_INFO: u32 = 11;
 /// The kernel takes no more seconds for the keepalive options.
 const KEEPALIVE_MAX_S: u64 = 32767;
-
-fn as_is(number: u32, a: [u64; 6]) -> Ret {
-    // SAFETY: the program's own arguments, judged by the kernel.
-    unsafe { sys::call(number, a) }
-}
 
 /// Parts of a unit, so that the rounding of the rate itself does not show.
 const PARTS: u64 = 1_000_000;

@@ -7,17 +7,12 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};
 use diecast_core_syscalls::nr;
+use diecast_core_vtime::NS_PER_S;
 
-use crate::sys::{self, Ret};
+use crate::filter::{ABOVE, ALLOW, AT_LEAST, EQUAL, IP_HIGH, IP_LOW, LOAD, NUMBER, RETURN, SET_MODE_FILTER, TRAP, op};
+use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
 use crate::{clock, process, waits};
-
-const NS_PER_S: u64 = 1_000_000_000;
-
-fn as_is(number: u32, a: [u64; 6]) -> Ret {
-    // SAFETY: the program's own arguments, judged by the kernel.
-    unsafe { sys::call(number, a) }
-}
 
 /// Seconds of REALTIME at these offsets of a structure that the kernel has just filled; zero is never.
 #[inline(always)]
@@ -144,36 +139,28 @@ pub fn ask(a: [u64; 6]) -> Ret {
 
 /// Sends recvmsg and recvmmsg of all threads here.
 fn watch() {
-    const SET_MODE_FILTER: u64 = 1;
     const ALL_THREADS: u64 = 1;
     const EACCES: Ret = -13;
     const PR_SET_NO_NEW_PRIVS: u64 = 38;
     if process().inherited.stamped.swap(1, Relaxed) != 0 {
         return;
     }
-    // struct sock_filter: code of 16 bits, jumps of 8 bits when it holds and when not, operand of 32 bits.
-    let op = |code: u64, holds: u64, not: u64, k: u64| code | holds << 16 | not << 24 | k << 32;
-    const LOAD: u64 = 0x20;
-    const EQUAL: u64 = 0x15;
-    const ABOVE: u64 = 0x25;
-    const AT_LEAST: u64 = 0x35;
-    const RETURN: u64 = 0x06;
     let low = BLOB_ADDR & 0xffff_ffff;
     let code = [
-        op(LOAD, 0, 0, 0),
+        op(LOAD, 0, 0, NUMBER),
         op(EQUAL, 1, 0, sys::RECVMSG as u64),
         op(EQUAL, 0, 5, nr::RECVMMSG as u64),
-        // From inside the blob: allowed. High and low half of the instruction pointer.
-        op(LOAD, 0, 0, 12),
+        // From inside the blob: allowed.
+        op(LOAD, 0, 0, IP_HIGH),
         op(EQUAL, 0, 4, BLOB_ADDR >> 32),
-        op(LOAD, 0, 0, 8),
+        op(LOAD, 0, 0, IP_LOW),
         op(AT_LEAST, 0, 2, low),
         op(ABOVE, 1, 0, low + BLOB_LEN_MAX - 1),
-        op(RETURN, 0, 0, 0x7fff_0000),
-        op(RETURN, 0, 0, 0x0003_0000 | TRAP_MAGIC as u64),
+        op(RETURN, 0, 0, ALLOW),
+        op(RETURN, 0, 0, TRAP | TRAP_MAGIC as u64),
     ];
     let program = [code.len() as u64, &raw const code as u64];
-    let install = |flags| sys::own(nr::SECCOMP, [SET_MODE_FILTER, flags, &raw const program as u64, 0, 0, 0]);
+    let install = |flags| sys::own(nr::SECCOMP, [SET_MODE_FILTER as u64, flags, &raw const program as u64, 0, 0, 0]);
     let mut r = install(ALL_THREADS);
     if r == EACCES {
         // What the kernel asks for without CAP_SYS_ADMIN.

@@ -7,14 +7,9 @@ use diecast_core_abi::TIMERS_MAX;
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, MONOTONIC};
-use crate::sys::{self, Ret};
+use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Pair, Timespec, Timeval};
 use crate::{cputimers, process};
-
-fn as_is(number: u32, a: [u64; 6]) -> Ret {
-    // SAFETY: the program's own arguments, judged by the kernel.
-    unsafe { sys::call(number, a) }
-}
 
 pub fn timeval_in(t: Timeval) -> Timeval {
     whole(clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 }))

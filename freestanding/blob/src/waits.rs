@@ -7,15 +7,9 @@ use diecast_core_syscalls::nr;
 
 use crate::clock::{self, FOREVER, MONOTONIC};
 use crate::signals::strip;
-use crate::sys::{self, EFAULT, EINTR, ENOSYS, RESTART, Ret};
+use crate::sys::{EFAULT, EINTR, ENOSYS, RESTART, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
 use crate::{carried, interrupt};
-
-/// The call as the program made it.
-fn as_is(number: u32, a: [u64; 6]) -> Ret {
-    // SAFETY: the program's own arguments, judged by the kernel.
-    unsafe { sys::call(number, a) }
-}
 
 /// A call that Linux makes again when its process was stopped and continued: RESTART where a hit prevented it.
 fn restartable(number: u32, a: [u64; 6]) -> Ret {

@@ -22,15 +22,14 @@ pub fn host_facts() -> HostFacts {
 /// The score is measured once, so that all plans of a command agree.
 pub fn plan_facts(with_score: bool) -> io::Result<diecast_core_plan::HostFacts> {
     static SCORE_MILLI: OnceLock<u64> = OnceLock::new();
-    let score_milli = match (with_score, SCORE_MILLI.get()) {
-        (false, _) => None,
-        (true, Some(milli)) => Some(*milli),
-        (true, None) => {
+    let score_milli = match SCORE_MILLI.get() {
+        _ if !with_score => None,
+        Some(milli) => Some(*milli),
+        None => {
             let milli = diecast_host_doctor::score()?.milli;
             Some(*SCORE_MILLI.get_or_init(|| milli))
         }
     };
-
     Ok(diecast_core_plan::HostFacts {
         cpus: time::allowed_cpus().into_iter().map(|c| c as u32).collect(),
         memory_bytes: diecast_host_doctor::host_facts().memory_available_bytes,

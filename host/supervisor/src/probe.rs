@@ -72,7 +72,7 @@ pub struct Probe {
 impl Probe {
     /// A probe whose hits count kernel mode or not.
     pub fn new(count_kernel: bool) -> io::Result<Probe> {
-        trap::install_handler()?;
+        trap::install_handler();
         time::set_timer_slack_ns(1)?;
         Ok(Probe { count_kernel })
     }

@@ -2,9 +2,8 @@
 //! read it again.
 
 use std::cell::Cell;
-use std::io;
 
-use crate::{check, time};
+use crate::{process, time};
 
 thread_local! {
     static HITS: Cell<u64> = const { Cell::new(0) };
@@ -29,15 +28,10 @@ extern "C" fn on_trap(_: libc::c_int) {
     HITS.set(HITS.get() + 1);
 }
 
-/// Installs the handler, for all threads of this process.
-pub fn install_handler() -> io::Result<()> {
-    // SAFETY: zero is a valid sigaction; the handler reads clocks, sleeps and touches const-initialised thread locals.
-    unsafe {
-        let mut a: libc::sigaction = std::mem::zeroed();
-        a.sa_sigaction = on_trap as *const () as usize;
-        a.sa_flags = libc::SA_RESTART;
-        check(i64::from(libc::sigaction(libc::SIGTRAP, &raw const a, std::ptr::null_mut()))).map(|_| ())
-    }
+/// Installs the handler, for all threads of this process. It reads clocks, sleeps and touches const-initialised thread
+/// locals.
+pub fn install_handler() {
+    process::on_signal(libc::SIGTRAP, on_trap);
 }
 
 /// Hits that the calling thread has had.

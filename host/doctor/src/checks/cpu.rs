@@ -90,7 +90,7 @@ fn meter(perf: Perf) -> Check {
 /// Hits and interrupted sleeps of a thread that sleeps all the time under the event.
 fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
     time::set_timer_slack_ns(1)?;
-    trap::install_handler()?;
+    trap::install_handler();
     let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, count_kernel)?;
     let (mut sleeps, mut interrupted) = (0, 0);
     let before = trap::hits();
