@@ -1,7 +1,7 @@
 //! Calls: results, durations, signals.
 
 use diecast_core_syscalls::ROWS;
-use diecast_tests::{FRAMES, World, c, conforms, judge, real_ahead_ns, run, same_lines, value};
+use diecast_tests::{FRAMES, World, beside, c, conforms, judge, real_ahead_ns, run, run_with, same_lines, value};
 
 const STATIC: [World; 1] = [World::Frame("10")];
 
@@ -120,6 +120,27 @@ fn cpu_time_agrees_with_itself_and_timers_count_it() {
     conforms(&[&c("usage", false)], &FRAMES);
 }
 
+/// Cores, real-time policies and nice values: the same as natively on as many cores.
+#[test]
+fn cores_and_policies_are_judged_remembered_and_inherited() {
+    conforms(&[&c("cores", false)], &FRAMES);
+}
+
+/// More cores than the host has, and fewer.
+#[test]
+fn a_frame_has_the_cores_that_it_was_given() {
+    let guest = c("cores", false);
+    for cores in ["5", "1", "64"] {
+        let _turn = beside();
+        let r = run_with(World::Frame("10"), &["--cores", cores], &[&guest, "count"], b"", &[]);
+        let count: i64 = cores.parse().expect("a number");
+        assert_eq!(value(&r.lines(), "affinity"), count, "{}", r.stderr);
+        assert_eq!(value(&r.lines(), "last"), count - 1, "the last core can be pinned to, and getcpu says so");
+        assert_eq!(value(&r.lines(), "beyond"), -22, "the one after it can't");
+        assert_eq!(value(&r.lines(), "outside"), 0, "no getcpu names a core that is not there");
+    }
+}
+
 #[test]
 fn socket_options_are_in_virtual_time() {
     conforms(&[&c("sockets", false)], &FRAMES);
@@ -160,7 +181,7 @@ fn resolutions_of_coarse_clocks_are_a_tick_of_the_frame() {
 #[test]
 fn what_a_frame_refuses() {
     let lines = run(World::Frame("1"), &[&c("refusals", false)]).lines();
-    for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "x32"] {
+    for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "rseq", "x32"] {
         assert_eq!(value(&lines, call), -38, "{call}");
     }
 }

@@ -11,6 +11,7 @@
 
 mod clock;
 mod own;
+mod sched;
 
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,9 +20,10 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
+pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 9;
+pub const ABI_VERSION: u32 = 10;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -215,6 +217,7 @@ pub struct NodePage {
     pub free_v_ns: [AtomicU64; VCPUS_MAX],
     pub counters: Counters,
     pub slots: [ThreadSlot; SLOTS_MAX],
+    pub sched: SchedTable,
 }
 
 /// A virtual signal disposition, as the program set it.

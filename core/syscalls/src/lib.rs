@@ -67,6 +67,8 @@ pub enum Class {
     Option,
     /// Signals and process creation: carries no time, but would make SIGSYS or SIGTRAP undeliverable.
     Signal,
+    /// Which cores there are, and who may use them.
+    Cores,
     /// Starts a new image.
     Exec,
     /// Not available inside a frame.
@@ -88,7 +90,7 @@ pub struct Row {
 
 const ENOSYS: u16 = 38;
 use Action::{Notify, Refuse, Trap};
-use Class::{Clock, Exec, Option as Opt, Refused, Signal, Timer, Wait};
+use Class::{Clock, Cores, Exec, Option as Opt, Refused, Signal, Timer, Wait};
 use Test::{IntPositive, LowIn, NonNull};
 use When::{All, Always, Any, Options};
 
@@ -131,12 +133,20 @@ rows! {
     (128, rt_sigtimedwait, RT_SIGTIMEDWAIT, Wait, Trap(Always), "relative; takes virtually pending SIGSYS and SIGTRAP, which a signalfd never sees", "waits"),
     (130, rt_sigsuspend, RT_SIGSUSPEND, Signal, Trap(Always), "the temporary mask loses SIGSYS and SIGTRAP", "signals"),
     (131, sigaltstack, SIGALTSTACK, Signal, Trap(Always), "one of less than 11 KiB is replaced by a larger one of the blob's; handlers run on the program's own", "signals"),
+    (135, personality, PERSONALITY, Cores, Trap(Always), "bits 8 to 15 and 28 to 31, which mean nothing to Linux, are the frame's", "cores"),
+    (142, sched_setparam, SCHED_SETPARAM, Cores, Trap(Always), "as sched_setscheduler", "cores"),
+    (143, sched_getparam, SCHED_GETPARAM, Cores, Trap(Always), "", "cores"),
+    (144, sched_setscheduler, SCHED_SETSCHEDULER, Cores, Trap(Always), "SCHED_FIFO and SCHED_RR are judged, remembered and inherited as by the kernel, and change nothing", "cores"),
+    (145, sched_getscheduler, SCHED_GETSCHEDULER, Cores, Trap(Always), "", "cores"),
+    (148, sched_rr_get_interval, SCHED_RR_GET_INTERVAL, Cores, Trap(Always), "of real-time threads; others see the host's", "cores"),
     (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
     (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "the node's own clock: frequency, tick, slew, phase-locked loop, steps; no leap seconds; needs CAP_SYS_TIME", "settime"),
     (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (164, settimeofday, SETTIMEOFDAY, Clock, Trap(Always), "the node's own clock and time zone; needs CAP_SYS_TIME", "settime"),
     (201, time, TIME, Clock, Trap(Always), "", "clocks"),
     (202, futex, FUTEX, Wait, Trap(All(&[NonNull(3), LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] }])), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute", "waits"),
+    (203, sched_setaffinity, SCHED_SETAFFINITY, Cores, Trap(Always), "the node's cores; remembered and inherited; the ledger serves a thread on any core all the same; /proc/PID/status shows the host's", "cores"),
+    (204, sched_getaffinity, SCHED_GETAFFINITY, Cores, Trap(Always), "the node's cores", "cores"),
     (208, io_getevents, IO_GETEVENTS, Wait, Trap(Any(&[NonNull(4)])), "relative", "waits"),
     (220, semtimedop, SEMTIMEDOP, Wait, Trap(Any(&[NonNull(3)])), "relative", "waits"),
     (222, timer_create, TIMER_CREATE, Timer, Trap(Always), "remembers the clock of each timer", "timers"),
@@ -158,9 +168,13 @@ rows! {
     (299, recvmmsg, RECVMMSG, Wait, Trap(Any(&[NonNull(4)])), "", "waits"),
     (302, prlimit64, PRLIMIT64, Clock, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[0] }])), "RLIMIT_CPU, as setrlimit", "usage"),
     (305, clock_adjtime, CLOCK_ADJTIME, Clock, Trap(Always), "as adjtimex; clocks but REALTIME refuse by themselves", "settime"),
+    (309, getcpu, GETCPU, Cores, Trap(Always), "one of the node's cores that the thread may use", "cores"),
+    (314, sched_setattr, SCHED_SETATTR, Cores, Trap(Always), "as sched_setscheduler; SCHED_DEADLINE is refused with EPERM", "cores"),
+    (315, sched_getattr, SCHED_GETATTR, Cores, Trap(Always), "", "cores"),
     (317, seccomp, SECCOMP, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[0, 1] }])), "a copy with a way through for the blob's own calls; a call of the program's is re-issued by numbers that it used", "usage"),
     (322, execveat, EXECVEAT, Exec, Notify, "as execve", "processes"),
     (333, io_pgetevents, IO_PGETEVENTS, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (334, rseq, RSEQ, Refused, Refuse(ENOSYS), "it would show the host's cores", "refusals"),
     (425, io_uring_setup, IO_URING_SETUP, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
     (426, io_uring_enter, IO_URING_ENTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
     (427, io_uring_register, IO_URING_REGISTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),

@@ -26,6 +26,7 @@ mod filter;
 mod init;
 mod interrupt;
 mod meter;
+mod sched;
 mod serve;
 mod settime;
 mod signals;

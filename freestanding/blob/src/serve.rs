@@ -8,11 +8,14 @@ use diecast_core_syscalls::nr;
 use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
-use crate::{altstack, carried, clock, node, report, settime, signals, sockets, stamps, timers, usage, vdso, waits};
+use crate::{
+    altstack, carried, clock, node, report, sched, settime, signals, sockets, stamps, timers, usage, vdso, waits,
+};
 
 /// Serves one trapped call and gives what goes into rax.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
     node().counters.traps.fetch_add(1, Ordering::Relaxed);
+    sched::settle();
     let a = r.args();
     match r.nr as u32 {
         nr::CLOCK_GETTIME => clock_gettime(a),
@@ -71,6 +74,17 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::RT_SIGPROCMASK => signals::rt_sigprocmask(a),
         nr::RT_SIGPENDING => signals::rt_sigpending(a),
         nr::SIGALTSTACK => altstack::sigaltstack(r),
+        nr::PERSONALITY => sched::personality(a),
+        nr::SCHED_SETPARAM => sched::sched_setparam(a),
+        nr::SCHED_GETPARAM => sched::sched_getparam(a),
+        nr::SCHED_SETSCHEDULER => sched::sched_setscheduler(a),
+        nr::SCHED_GETSCHEDULER => sched::sched_getscheduler(a),
+        nr::SCHED_RR_GET_INTERVAL => sched::sched_rr_get_interval(a),
+        nr::SCHED_SETAFFINITY => sched::sched_setaffinity(a),
+        nr::SCHED_GETAFFINITY => sched::sched_getaffinity(a),
+        nr::GETCPU => sched::getcpu(a),
+        nr::SCHED_SETATTR => sched::sched_setattr(a),
+        nr::SCHED_GETATTR => sched::sched_getattr(a),
         nr::RT_SIGSUSPEND => signals::rt_sigsuspend(a),
         other => {
             report(BlobFault::NoHandler, other);

@@ -58,6 +58,7 @@ pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
 pub const MADVISE: u32 = 28;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;
+pub const CAPGET: u32 = 125;
 pub const GETTID: u32 = 186;
 pub const TGKILL: u32 = 234;
 

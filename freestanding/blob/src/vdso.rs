@@ -1,11 +1,9 @@
 //! The functions that a C library finds through AT_SYSINFO_EHDR. No system call on the fast path.
 
-use core::sync::atomic::Ordering;
-
 use diecast_core_syscalls::nr::{CLOCK_GETRES, GETTIMEOFDAY};
 
 use crate::user::{Timespec, Timeval};
-use crate::{clock, node, process, settime, sys};
+use crate::{clock, node, sched, settime, sys};
 
 macro_rules! twin {
     ($a:ident, $b:ident, ($($arg:ident : $t:ty),*) -> $r:ty, $body:expr) => {
@@ -59,15 +57,10 @@ twin!(__vdso_time, time, (out: *mut i64) -> i64, {
 
 twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, resolution(id, out as u64) as i32);
 
-twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, numa: *mut u32, unused: u64) -> i32, {
-    let f = process().kernel_getcpu.load(Ordering::Relaxed);
-    if f == 0 {
-        sys::plain(309, [cpu as u64, numa as u64, unused, 0, 0, 0]) as i32
-    } else {
-        // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped.
-        let f: extern "C" fn(*mut u32, *mut u32, u64) -> i32 = unsafe { core::mem::transmute(f) };
-        f(cpu, numa, unused)
-    }
+twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, memory_node: *mut u32, _unused: u64) -> i32, {
+    // SAFETY: as with the kernel's vDSO, a bad pointer is the caller's fault.
+    unsafe { sched::tell_core(cpu, memory_node) };
+    0
 });
 
 /// clock_getres: 1 ns for high-resolution clocks, a tick in virtual time for the coarse ones.

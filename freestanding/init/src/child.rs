@@ -38,6 +38,9 @@ const CAPABILITIES: u64 = 1 << 0
     | 1 << 27
     | 1 << 29
     | 1 << 31;
+/// SYS_NICE, for programs in a frame: the machine's root may raise priorities, and there the frame sees that no thread
+/// becomes real-time on the host.
+const SYS_NICE: u64 = 1 << 23;
 
 /// In an envelope, whose filter keeps every call that sets a clock from the host's: the node's own can be set.
 const SYS_TIME: u64 = 1 << 25;
@@ -265,7 +268,7 @@ impl Prepared {
     /// # Safety
     /// As [`Prepared::run`].
     unsafe fn run_filtered(&self) -> ! {
-        let keeps = CAPABILITIES | if self.filter.is_empty() { 0 } else { SYS_TIME };
+        let keeps = CAPABILITIES | if self.filter.is_empty() { 0 } else { SYS_NICE | SYS_TIME };
         // SAFETY: integers, and pointers into `self`, which lives until the exec.
         unsafe {
             if !self.keep_caps {

@@ -3,6 +3,7 @@
 use crate::cgroup::Cgroup;
 use crate::error::{NodeError, file};
 use crate::rootfs::INIT_PATH;
+use crate::view::Cover;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::fd::RawFd;
@@ -27,6 +28,8 @@ pub(crate) struct Bundle<'a> {
     pub cpus: &'a [u32],
     /// The init program on the host.
     pub init: &'a Path,
+    /// What covers the host's files.
+    pub covers: &'a [Cover],
     /// Where files that the node sees in place of its own limits may be put.
     pub scratch: &'a Path,
 }
@@ -104,6 +107,7 @@ impl Bundle<'_> {
         ];
         let executable = ["bind", "ro", "nosuid", "nodev"];
         mounts.push(json!({"destination": INIT_PATH, "type": "bind", "source": self.init, "options": executable}));
+        mounts.extend(self.covers.iter().map(|cover| bind(&cover.source, &cover.destination)));
         let directories = self.cgroup.visible_directories();
         if directories.len() > 1 {
             mounts.push(mount("/sys/fs/cgroup", "tmpfs", &["nosuid", "noexec", "nodev", "mode=755", "size=64k"]));

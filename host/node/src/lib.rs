@@ -24,6 +24,7 @@ mod process;
 mod rootfs;
 mod runc;
 mod sys;
+mod view;
 
 pub use cgroup::{Cgroup, Hierarchies, Quota, Throttled};
 pub use channel::{HandedOver, Handshake};

@@ -7,7 +7,7 @@ use crate::error::{NodeError, file};
 use crate::lab::{LabDir, LabStatus, NodeStatus, Resource, lock_mutex};
 use crate::process::ProcessId;
 use crate::rootfs::{self, NodeFile, Overlay, Rootfs};
-use crate::{runc, sys};
+use crate::{runc, sys, view};
 use diecast_init_protocol::{Reply, Request, Start};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -40,6 +40,8 @@ pub struct NodeSpec {
     pub memory_bytes: Option<u64>,
     /// Host CPUs that the node may use; empty for all.
     pub cpus: Vec<u32>,
+    /// Numbers of the cores that the node sees in /proc and /sys; empty for the host's own.
+    pub cores: Vec<u32>,
     pub quota: Option<Quota>,
     pub rootfs: Rootfs,
     pub files: Vec<NodeFile>,
@@ -187,7 +189,9 @@ impl Node {
         lab.record(&Resource::Container { id: name.clone() })?;
         let cgroup = lab.cgroup(&name);
         cgroup.create()?;
+        let covers = view::write(&dir.join("view"), &spec.cores)?;
         let bundle = Bundle {
+            covers: &covers,
             hostname: spec.hostname.as_deref().unwrap_or(&name),
             root: &root_dir,
             cgroup: &cgroup,

@@ -454,3 +454,19 @@ fn a_file_system_mounted_below_the_hosts_root_is_part_of_a_nodes() {
     );
     assert!(!disk.join("sub/given").exists());
 }
+
+#[test]
+fn a_node_sees_the_cores_that_it_was_given() {
+    let Some(state) = State::new("cores") else { return };
+    let lab = state.lab();
+    let spec = NodeSpec { cores: (0..5).collect(), ..NodeSpec::new("one") };
+    let node = Node::start(&lab, spec).unwrap();
+    let script = "getconf _NPROCESSORS_ONLN; getconf _NPROCESSORS_CONF; grep -c ^processor /proc/cpuinfo; \
+                  cd /sys/devices/system; cat cpu/online cpu/possible cpu/present cpu/offline; ls -d cpu/cpu[0-9]* | wc -l; \
+                  cat cpu/cpu4/topology/core_id cpu/cpu4/topology/core_siblings_list; test ! -d node/node0 || cat node/node0/cpulist";
+    let output = shell(&node, &state, script).output;
+    let expected = "5\n5\n5\n0-4\n0-4\n0-4\n\n5\n4\n0-4\n";
+    assert!(output == expected || output == format!("{expected}0-4\n"), "{output}");
+    node.stop().unwrap();
+    lab.remove().unwrap();
+}

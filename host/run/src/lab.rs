@@ -253,6 +253,8 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
         netns: Some(netns),
         memory_bytes: Some(n.memory_bytes),
         cpus: n.cpus.clone(),
+        // In a frame its own, numbered from 0; else those that it is pinned to.
+        cores: if n.envelope { (0..n.cores).collect() } else { n.cpus.clone() },
         quota: n.quota.map(|q| Quota { quota_us: q.quota_us, period_us: q.period_us }),
         files,
         hosts: hosts.chain(host).collect(),
