@@ -7,6 +7,7 @@ mod gateway;
 mod input;
 mod live;
 mod network;
+mod nics;
 mod verdict;
 
 use std::path::Path;

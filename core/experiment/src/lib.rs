@@ -43,7 +43,7 @@ pub use model::{
     SpeedPpm, Workload,
 };
 pub use network::{
-    Burst, Codel, Discipline, FqCodel, Framing, Jitter, Link, Pipe, QueueLimit, Red, Route, Routing, Topology,
+    Burst, Codel, Discipline, FqCodel, Framing, Jitter, Link, Nic, Pipe, QueueLimit, Red, Route, Routing, Topology,
 };
 pub use read::faults::{ChangeWords, parse_change};
 pub use schema::json_schema;

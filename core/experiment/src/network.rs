@@ -1,5 +1,7 @@
 //! The network of the original system, in original units.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::diagnostic::Pos;
@@ -23,6 +25,56 @@ pub struct Topology {
     pub routes: Vec<Route>,
     /// Where the topology is in the text.
     pub at: Pos,
+}
+
+/// A node's end of a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nic {
+    /// Position of the node among those asked for.
+    pub node: usize,
+    /// Which of the node's NICs, in the order of its links.
+    pub nic: usize,
+    /// Position of the link.
+    pub link: usize,
+    /// NICs that switches, routers and links join are in one segment, numbered from 0. Nodes join nothing.
+    pub segment: usize,
+}
+
+impl Topology {
+    /// The NICs of these nodes: the first of each in the order of the nodes, then all others.
+    pub fn nics(&self, nodes: &[&str]) -> Vec<Nic> {
+        let place: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(i, n)| (*n, i)).collect();
+        let mut island: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut all: Vec<Nic> = Vec::new();
+        let mut counts = vec![0; nodes.len()];
+        // The links of one island have the number of one of them.
+        let mut of_link: Vec<usize> = (0..self.links.len()).collect();
+        let root = |of_link: &[usize], mut i: usize| {
+            while of_link[i] != i {
+                i = of_link[i];
+            }
+            i
+        };
+        for (i, link) in self.links.iter().enumerate() {
+            for end in [link.from.as_str(), link.to.as_str()] {
+                if let Some(&node) = place.get(end) {
+                    all.push(Nic { node, nic: counts[node], link: i, segment: 0 });
+                    counts[node] += 1;
+                } else {
+                    let other = *island.entry(end).or_insert(i);
+                    let (a, b) = (root(&of_link, other), root(&of_link, i));
+                    of_link[a.max(b)] = a.min(b);
+                }
+            }
+        }
+        all.sort_by_key(|n| (n.nic > 0, n.node, n.nic));
+        let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
+        for nic in &mut all {
+            let next = numbers.len();
+            nic.segment = *numbers.entry(root(&of_link, nic.link)).or_insert(next);
+        }
+        all
+    }
 }
 
 /// What makes a path short.

@@ -55,12 +55,18 @@ impl NetBuilder {
 
     /// Adds a node with the next free addresses.
     pub fn node(&mut self, name: &str) -> (NodeIx, VertexIx) {
-        let vertex = self.vertex(name, VertexKind::Node);
+        self.nic(name, name, 0)
+    }
+
+    /// Adds a NIC of a machine in a segment; its vertex has the machine's name.
+    pub fn nic(&mut self, name: &str, machine: &str, segment: u32) -> (NodeIx, VertexIx) {
+        let vertex = self.vertex(machine, VertexKind::Node);
         let ix = NodeIx(self.spec.nodes.len() as u32);
         let host = ix.0 + 1;
         let [a, b, c, d] = host.to_be_bytes();
-        let net4 = self.spec.subnet.ipv4.octets();
-        let mut ipv6 = self.spec.subnet.ipv6.octets();
+        let subnet = self.spec.subnet.of_segment(segment);
+        let net4 = subnet.ipv4.octets();
+        let mut ipv6 = subnet.ipv6.octets();
         ipv6[12..].copy_from_slice(&host.to_be_bytes());
         self.spec.nodes.push(NodeSpec {
             name: name.to_owned(),
@@ -68,6 +74,7 @@ impl NetBuilder {
             mac: Mac([0x02, 0xdc, a, b, c, d]),
             ipv4: Ipv4Addr::new(net4[0], net4[1], c, d),
             ipv6: Ipv6Addr::from(ipv6),
+            segment,
         });
         (ix, vertex)
     }

@@ -86,6 +86,7 @@ pub(crate) enum What {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     vertex: VertexIx,
+    segment: u32,
     mac: Mac,
     counters: NodeCounters,
 }
@@ -187,7 +188,12 @@ impl Network {
         if self.node_of_vertex[node.vertex.at()].replace(ix).is_some() {
             return Err(NetError::BadVertex(node.name.clone()));
         }
-        self.nodes.push(Node { vertex: node.vertex, mac: node.mac, counters: NodeCounters::default() });
+        self.nodes.push(Node {
+            vertex: node.vertex,
+            segment: node.segment,
+            mac: node.mac,
+            counters: NodeCounters::default(),
+        });
         Ok(())
     }
 
@@ -217,13 +223,14 @@ impl Network {
             c.dropped_spoofed += 1;
             return self.recycle(frame);
         }
+        let segment = node.segment;
         let asked = match neighbour::kind(&frame) {
             Kind::Data => return self.forward(now, from, dst, frame, debt),
-            Kind::AskV4(target) => self.by_ipv4.get(&target).map(|n| {
+            Kind::AskV4(target) => heard(self.by_ipv4.get(&target), &self.nodes, segment).map(|n| {
                 neighbour::answer_arp(&mut frame, target, self.nodes[n.at()].mac);
                 *n
             }),
-            Kind::AskV6(target) => self.by_ipv6.get(&target).map(|n| {
+            Kind::AskV6(target) => heard(self.by_ipv6.get(&target), &self.nodes, segment).map(|n| {
                 neighbour::answer_solicitation(&mut frame, target, self.nodes[n.at()].mac);
                 *n
             }),
@@ -253,12 +260,13 @@ impl Network {
     fn forward(&mut self, now: VirtNs, from: NodeIx, dst: Mac, frame: Vec<u8>, debt: VirtSpan) {
         let dest = if dst.is_group() {
             self.nodes[from.at()].counters.group_frames += 1;
-            let others = (0..self.nodes.len() as u32).map(NodeIx).filter(|n| *n != from);
-            let members: Vec<NodeIx> = others.filter(|n| self.same_side(from, *n)).collect();
-            self.nodes[from.at()].counters.dropped_partition += (self.nodes.len() - 1 - members.len()) as u64;
+            let of_segment = |n: &NodeIx| *n != from && self.same_segment(from, *n);
+            let others = (0..self.nodes.len() as u32).map(NodeIx).filter(of_segment);
+            let (members, parted): (Vec<NodeIx>, Vec<NodeIx>) = others.partition(|n| self.same_side(from, *n));
+            self.nodes[from.at()].counters.dropped_partition += parted.len() as u64;
             group(members)
         } else {
-            match self.by_mac.get(&dst) {
+            match heard(self.by_mac.get(&dst), &self.nodes, self.nodes[from.at()].segment) {
                 Some(to) if *to != from && self.same_side(from, *to) => Some(Dest::One(*to)),
                 Some(to) if *to != from => {
                     self.nodes[from.at()].counters.dropped_partition += 1;
@@ -275,6 +283,10 @@ impl Network {
         let vertex = self.nodes[from.at()].vertex;
         let frame = self.packets.fitted(frame);
         self.admit(release, vertex, from, dest, frame);
+    }
+
+    fn same_segment(&self, a: NodeIx, b: NodeIx) -> bool {
+        self.nodes[a.at()].segment == self.nodes[b.at()].segment
     }
 
     fn same_side(&self, a: NodeIx, b: NodeIx) -> bool {
@@ -516,6 +528,11 @@ impl Network {
         }
         pipes
     }
+}
+
+/// A node that is found, if it is in the segment.
+fn heard<'a>(found: Option<&'a NodeIx>, nodes: &[Node], segment: u32) -> Option<&'a NodeIx> {
+    found.filter(|n| nodes[n.at()].segment == segment)
 }
 
 /// Where a frame for several nodes goes; `None` when there is none.

@@ -94,11 +94,12 @@ impl Routes {
         Ok(routes)
     }
 
-    /// The first pair of nodes without a path.
+    /// The first pair of nodes of one segment without a path.
     pub(crate) fn unreachable(&self, spec: &NetSpec) -> Option<NetError> {
         for (d, to) in spec.nodes.iter().enumerate() {
             let row = &self.next[d * self.vertices..][..self.vertices];
-            let cut_off = spec.nodes.iter().find(|n| n.vertex != to.vertex && row[n.vertex.at()] == NONE);
+            let mut others = spec.nodes.iter().filter(|n| n.segment == to.segment && n.vertex != to.vertex);
+            let cut_off = others.find(|n| row[n.vertex.at()] == NONE);
             if let Some(from) = cut_off {
                 return Some(NetError::Unreachable { from: from.name.clone(), to: to.name.clone() });
             }

@@ -48,9 +48,9 @@ pub struct NetSpec {
     pub vertices: Vec<Vertex>,
     /// One per direction of a link.
     pub pipes: Vec<PipeSpec>,
-    /// The machines, each with one NIC.
+    /// The machines' NICs: a machine with several has several entries, which know nothing of each other.
     pub nodes: Vec<NodeSpec>,
-    /// The flat subnet that all nodes share.
+    /// The flat subnet of segment 0; see [`Subnet::of_segment`].
     pub subnet: Subnet,
     /// Largest IP packet, bytes; longer frames are dropped and counted.
     pub mtu: u32,
@@ -146,6 +146,14 @@ pub struct NodeSpec {
     pub ipv4: Ipv4Addr,
     /// Address in [`Subnet::ipv6`].
     pub ipv6: Ipv6Addr,
+    /// The part of the network that it hears: a node reaches, and asks for the addresses of, those of its own only.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub segment: u32,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_first(segment: &u32) -> bool {
+    *segment == 0
 }
 
 /// The flat subnet.
@@ -159,6 +167,15 @@ pub struct Subnet {
     pub ipv6: Ipv6Addr,
     /// Its prefix length.
     pub ipv6_prefix: u8,
+}
+
+impl Subnet {
+    /// The subnet of a segment: 10.99.0.0/16 is followed by 10.100.0.0/16, fd00:dc::/64 by fd00:dc:1::/64.
+    pub const fn of_segment(self, segment: u32) -> Subnet {
+        let ipv4 = Ipv4Addr::from_bits(self.ipv4.to_bits().wrapping_add(segment << 16));
+        let ipv6 = Ipv6Addr::from_bits(self.ipv6.to_bits() | (segment as u128) << 80);
+        Subnet { ipv4, ipv6, ..self }
+    }
 }
 
 /// An Ethernet address, written `02:dc:00:00:00:01`.

@@ -338,6 +338,49 @@ fn a_broadcast_crosses_each_pipe_once_and_reaches_every_other_node() {
     assert_eq!(net.in_flight(), 0);
 }
 
+/// A machine with a NIC in each of two segments joins nothing: groups, addresses and ways end at the segment.
+#[test]
+fn segments_hear_nothing_of_each_other() {
+    let mut b = NetBuilder::new(1, 77);
+    let (left, right) = (b.switch("left"), b.switch("right"));
+    let nics = [("a", "a", 0, left), ("b", "b", 0, left), ("c", "c", 1, right), ("b.eth1", "b", 1, right)];
+    for (name, machine, segment, switch) in nics {
+        let (_, v) = b.nic(name, machine, segment);
+        b.link(v, switch, Link::default());
+    }
+    let spec = b.build().unwrap();
+    assert_eq!(spec.nodes[3].ipv4.octets(), [10, 78, 0, 4]);
+    assert_eq!(spec.nodes[3].ipv6.to_string(), "fd00:dc:1::4");
+    assert_eq!(spec.subnet.of_segment(1).ipv4.octets(), [10, 78, 0, 0]);
+    let mut net = Network::new(&spec).unwrap();
+    let (c, second) = (NodeIx(2), NodeIx(3));
+    for group in [Mac::BROADCAST, Mac([0x01, 0x00, 0x5e, 0, 0, 5]), Mac([0x33, 0x33, 0, 0, 0, 5])] {
+        for (from, other) in [(A, B), (c, second)] {
+            let mut f = data(&spec, from, other, 100);
+            f[..6].copy_from_slice(&group.0);
+            net.ingress(VirtNs(0), from, f, NO_DEBT);
+            let got: Vec<NodeIx> = all(&mut net).into_iter().map(|d| d.to).collect();
+            assert_eq!(got, [other], "{group}");
+        }
+    }
+    net.ingress(VirtNs(0), A, data(&spec, A, c, 100), NO_DEBT);
+    net.ingress(VirtNs(0), A, data(&spec, A, second, 100), NO_DEBT);
+    net.ingress(
+        VirtNs(0),
+        A,
+        solicitation(&spec, A, spec.nodes[0].ipv6.octets(), spec.nodes[2].ipv6.octets()),
+        NO_DEBT,
+    );
+    assert_eq!(all(&mut net), []);
+    let counted = net.node_counters()[0];
+    assert_eq!((counted.dropped_unknown_destination, counted.dropped_unknown_neighbour), (2, 1));
+    // Who is said to be in one segment must have a way.
+    let mut torn = spec;
+    torn.nodes[2].segment = 0;
+    let e = Network::new(&torn).unwrap_err();
+    assert!(matches!(e, NetError::Unreachable { .. }), "{e}");
+}
+
 #[test]
 fn debt_delays_a_frame_and_the_rest_of_its_flow_only() {
     let spec = pair(Link::default());

@@ -26,7 +26,7 @@ pub use model::{
     CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram,
     PlannedWay, PlannedWorkload, Quota, QuotaPurpose, Role, WayFrom,
 };
-pub use network::changes;
+pub use network::{changes, nics_of};
 pub use options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale, ScaleError};
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

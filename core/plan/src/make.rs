@@ -1,5 +1,7 @@
 //! Putting a plan together.
 
+use std::collections::BTreeMap;
+
 use diecast_core_experiment::{Clock, Command, Experiment, Mode, Node, ParameterValue, SpeedPpm};
 use diecast_core_net::NetSpec;
 use diecast_core_vtime::{Tdf, VirtSpan};
@@ -9,7 +11,7 @@ use crate::model::{
     HOST_ADDRESS, Plan, PlannedFault, PlannedFile, PlannedLoad, PlannedNode, PlannedProgram, PlannedWay,
     PlannedWorkload, Role, WayFrom,
 };
-use crate::network::{changes, net};
+use crate::network::{changes, net, node_of};
 use crate::options::{HostFacts, PlanOptions};
 use crate::refusal::{Reason, Refusal};
 
@@ -50,6 +52,10 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         let hint = "the limits of the emulator are in the reference";
         Refusal::at(experiment, experiment.topology.at, Reason::Net(e.to_string()), hint)
     })?;
+    let mut nics: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+    for (ix, nic) in (0..).zip(&net.nodes) {
+        nics.entry(node_of(&nic.name)).or_default().push(ix);
+    }
     let mut nodes = Vec::with_capacity(allotments.len());
     for ((node, allotment), address) in experiment.nodes.iter().zip(allotments).zip(&net.nodes) {
         let machine = experiment.machine_type_of(node);
@@ -66,6 +72,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
             mac: address.mac,
             ipv4: address.ipv4,
             ipv6: address.ipv6,
+            nics: nics.remove(node.name.as_str()).unwrap_or_default(),
             envelope: options.mode.has_envelope(),
             metered: options.mode.has_envelope(),
             quota: allotment.quota,

@@ -92,6 +92,8 @@ pub struct PlannedNode {
     pub ipv4: Ipv4Addr,
     /// IPv6 address.
     pub ipv6: Ipv6Addr,
+    /// Positions of its NICs in the network: eth0, whose addresses these are, then eth1 and so on.
+    pub nics: Vec<u32>,
     /// Whether its processes run in the frame, each with a blob.
     pub envelope: bool,
     /// Whether every thread has a CPU meter.

@@ -23,30 +23,56 @@ pub(crate) fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetErro
         text::Routing::Cost => Routing::Cost,
     });
     let mut vertices: BTreeMap<&str, VertexIx> = BTreeMap::new();
-    let mut nodes: BTreeMap<&str, NodeIx> = BTreeMap::new();
-    for node in &experiment.nodes {
-        let (ix, vertex) = builder.node(&node.name);
-        vertices.insert(&node.name, vertex);
-        nodes.insert(&node.name, ix);
+    // By node and link, since a node has a vertex for each NIC.
+    let mut ends: BTreeMap<(&str, usize), VertexIx> = BTreeMap::new();
+    let mut addressed: BTreeMap<&str, Vec<NodeIx>> = BTreeMap::new();
+    let names: Vec<&str> = experiment.nodes.iter().map(|n| n.name.as_str()).collect();
+    for nic in topology.nics(&names) {
+        let node = names[nic.node];
+        let segment = u32::try_from(nic.segment).unwrap_or(u32::MAX);
+        let (ix, vertex) = builder.nic(&nic_name(node, nic.nic), node, segment);
+        ends.insert((node, nic.link), vertex);
+        addressed.entry(node).or_default().push(ix);
     }
     for device in topology.switches.iter().chain(&topology.routers) {
         vertices.insert(device, builder.switch(device));
     }
     // Of parallel links a fixed route takes the one with the shortest delay, then the first.
-    let mut between: BTreeMap<(&str, &str), (u64, PipeIx)> = BTreeMap::new();
-    for link in &topology.links {
+    let mut between: BTreeMap<(&str, &str), (u64, PipeIx, VertexIx)> = BTreeMap::new();
+    for (i, link) in topology.links.iter().enumerate() {
+        let end = |name: &str| ends.get(&(name, i)).copied().unwrap_or_else(|| vertices[name]);
         for (from, to, pipe) in [(&link.from, &link.to, &link.forward), (&link.to, &link.from, &link.back)] {
-            let ix = builder.pipe(vertices[from.as_str()], vertices[to.as_str()], parameters(pipe));
+            let start = end(from);
+            let ix = builder.pipe(start, end(to), parameters(pipe));
             builder.set_cost(ix, link.cost);
-            let best = between.entry((from, to)).or_insert((pipe.delay_ns, ix));
-            *best = (*best).min((pipe.delay_ns, ix));
+            let best = between.entry((from, to)).or_insert((pipe.delay_ns, ix, start));
+            *best = (*best).min((pipe.delay_ns, ix, start));
         }
     }
     for route in &topology.routes {
-        let (at, via) = (route.at.as_str(), route.via.as_str());
-        builder.route(vertices[at], nodes[route.to.as_str()], between[&(at, via)].1);
+        // Whatever is no way to a NIC, because it is in another segment, is never taken.
+        let (_, pipe, at) = between[&(route.at.as_str(), route.via.as_str())];
+        for &to in &addressed[route.to.as_str()] {
+            builder.route(at, to, pipe);
+        }
     }
     builder.build()
+}
+
+/// `server`, then `server.eth1`: no host name has a dot.
+fn nic_name(node: &str, nic: usize) -> String {
+    if nic == 0 { node.to_owned() } else { format!("{node}.eth{nic}") }
+}
+
+/// The node of a NIC.
+pub(crate) fn node_of(nic: &str) -> &str {
+    nic.split_once('.').map_or(nic, |(node, _)| node)
+}
+
+/// The NICs of all nodes whose names are wanted.
+pub fn nics_of(net: &NetSpec, wanted: impl Fn(&str) -> bool) -> Vec<NodeIx> {
+    let nics = net.nodes.iter().enumerate().filter(|(_, n)| wanted(node_of(&n.name)));
+    nics.map(|(ix, _)| NodeIx(ix as u32)).collect()
 }
 
 /// A change of the catalog or of a command as the emulator takes it. Names that the network does not have stand for
@@ -70,8 +96,8 @@ pub fn changes(net: &NetSpec, change: &NetworkChange) -> Vec<Change> {
             pipes(names).into_iter().map(flap).collect()
         }
         NetworkChange::Partition(sides) => {
-            let node = |name: &String| net.nodes.iter().position(|n| n.name == *name).map(|ix| NodeIx(ix as u32));
-            vec![Change::Partition(sides.iter().map(|side| side.iter().filter_map(node).collect()).collect())]
+            let nics = |side: &Vec<String>| nics_of(net, |name| side.iter().any(|n| n == name));
+            vec![Change::Partition(sides.iter().map(nics).collect())]
         }
         NetworkChange::Join => vec![Change::Join],
         NetworkChange::Reroute => vec![Change::Reroute],

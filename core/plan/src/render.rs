@@ -59,11 +59,17 @@ fn nodes(plan: &Plan) -> String {
             share(n, plan.mode),
             n.quota.map_or("none".to_owned(), quota),
             bytes(n.memory_bytes),
-            n.ipv4.to_string(),
+            addresses(plan, n),
         ]);
     }
     let wrong = plan.nodes.iter().filter(|n| !n.clock.is_right());
     wrong.fold(t.trim_fmt(), |text, n| format!("{text}\n  clock of {}: {}", n.name, n.clock))
+}
+
+/// One for each NIC.
+fn addresses(plan: &Plan, node: &PlannedNode) -> String {
+    let all = node.nics.iter().filter_map(|&ix| plan.net.nodes.get(ix as usize));
+    all.map(|nic| nic.ipv4.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 fn faults(plan: &Plan) -> String {

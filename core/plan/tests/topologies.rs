@@ -48,6 +48,34 @@ fn fixed_routes_and_costs_reach_the_emulator() {
     assert_eq!(serde_json::from_str::<diecast_core_net::NetSpec>(&json).unwrap(), p.net);
 }
 
+/// A node with two links has two NICs, each in its segment; names of changes and of nodes mean all of them.
+#[test]
+fn a_node_has_a_nic_for_each_link() {
+    let text = "diecast: 1\nname: n\nmachine_types:\n  box: {cores: 1, speed: 0.1, memory: 1MiB}\nnodes:\n  \
+                front: {type: box}\n  client: {type: box, count: 2}\n  back: {type: box}\ntopology:\n  \
+                switches: [s, t]\n  links:\n    - {from: [client, front], to: s, bandwidth: 1Mbit/s, delay: 1ms}\n    \
+                - {from: [back, front], to: t, bandwidth: 1Mbit/s, delay: 1ms}\nworkload:\n  measure: 1s\n  \
+                run: {on: back, command: [x]}\nfaults:\n  - {at: 1ms, cut: front}\n  - {at: 2ms, partition: [front]}\n\
+                metrics:\n  m: {from: back, json: $.m, unit: u}\n";
+    let p = planned(&parse("n.yaml", text, &[]).unwrap_or_else(|f| panic!("{f:?}")));
+    let nics: Vec<_> = p.net.nodes.iter().map(|n| format!("{} {} {}", n.name, n.ipv4, n.segment)).collect();
+    let want = [
+        "front 10.99.0.1 0",
+        "client-1 10.99.0.2 0",
+        "client-2 10.99.0.3 0",
+        "back 10.100.0.4 1",
+        "front.eth1 10.100.0.5 1",
+    ];
+    assert_eq!(nics, want);
+    assert_eq!(p.node("front").unwrap().nics, [0, 4]);
+    assert_eq!(p.node("back").unwrap().nics, [3]);
+    assert!(p.render().contains("10.99.0.1, 10.100.0.5"), "{}", p.render());
+    assert_eq!(p.faults[0].changes.len(), 4, "both links in both directions: {:?}", p.faults[0]);
+    let sides = format!("{:?}", p.faults[1].changes);
+    assert_eq!(sides, "[Partition([[NodeIx(0), NodeIx(4)]])]");
+    Network::new(&p.net).unwrap();
+}
+
 /// Each way of the gateway is planned for its node, and told as what it is.
 #[test]
 fn a_plan_shows_its_gateway() {

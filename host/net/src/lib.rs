@@ -32,4 +32,7 @@ pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::Scheduling;
 pub use stats::{EmulatorStats, LatenessSummary};
 pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
-pub use tap::{LinkCounters, NODE_DEVICE, PreparedNode, create_tap, link_counters, prepare_node, prepare_node_with};
+pub use tap::{
+    LinkCounters, NODE_DEVICE, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,
+    prepare_node_with,
+};

@@ -16,8 +16,13 @@ use crate::netns::in_netns;
 use crate::sys;
 use crate::sysctl::{self, SysctlRow};
 
-/// Name of the NIC in every node.
+/// Name of the first NIC in every node.
 pub const NODE_DEVICE: &str = "eth0";
+
+/// Name of a node's NIC: eth0, eth1, …
+pub fn nic_device(nic: usize) -> String {
+    format!("eth{nic}")
+}
 /// The loopback device is the first of every namespace.
 const LOOPBACK_INDEX: u32 = 1;
 /// Frames that may wait for the emulator to read them. TUN drops what finds this ring full, before any pipe could
@@ -58,6 +63,24 @@ pub fn prepare_node_with(
         let tap = open_tap(NODE_DEVICE)?;
         sysctls.extend(sysctl::set_device_here(NODE_DEVICE, tdf));
         configure(NODE_DEVICE, node, subnet, mtu, before_up)?;
+        Ok(PreparedNode { tap, sysctls })
+    })?
+}
+
+/// One NIC more for a namespace that [`prepare_node_with`] has prepared.
+pub fn add_nic(
+    netns: BorrowedFd<'_>,
+    device: &str,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+    tdf: Tdf,
+    before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
+) -> Result<PreparedNode, HostNetError> {
+    in_netns(netns, || {
+        let tap = open_tap(device)?;
+        let sysctls = sysctl::set_device_here(device, tdf);
+        configure(device, node, subnet, mtu, before_up)?;
         Ok(PreparedNode { tap, sysctls })
     })?
 }

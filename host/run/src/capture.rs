@@ -13,9 +13,10 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use diecast_core_experiment::NetworkNames;
-use diecast_core_net::{NetSpec, NodeIx, PipeIx, VertexIx};
+use diecast_core_net::{NetSpec, PipeIx, VertexIx};
+use diecast_core_plan::nics_of;
 use diecast_core_vtime::VirtNs;
-use diecast_host_net::{Capture, CapturePoint, CapturedFrame, Direction, EmulatorHandle, NODE_DEVICE};
+use diecast_host_net::{Capture, CapturePoint, CapturedFrame, Direction, EmulatorHandle, nic_device};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
@@ -56,7 +57,7 @@ pub struct CaptureCounts {
 
 /// Starts captures of one lab.
 pub struct Captures {
-    nodes: Vec<String>,
+    net: NetSpec,
     pipes: Vec<(String, String)>,
     emulator: EmulatorHandle,
     realtime_offset_ns: i64,
@@ -75,7 +76,7 @@ impl Captures {
     pub fn new(net: &NetSpec, emulator: EmulatorHandle, realtime_offset_ns: i64) -> Captures {
         let name = |v: VertexIx| net.vertices[v.at()].name.clone();
         Captures {
-            nodes: net.nodes.iter().map(|n| n.name.clone()).collect(),
+            net: net.clone(),
             pipes: net.pipes.iter().map(|p| (name(p.from), name(p.to))).collect(),
             emulator,
             realtime_offset_ns,
@@ -116,11 +117,12 @@ impl Captures {
                 self.pipes.iter().enumerate().filter(is).map(pipe).collect()
             }
             None => {
-                let nic = |name: &String| {
-                    let ix = self.nodes.iter().position(|n| n == name)?;
-                    Some((CapturePoint::Nic(NodeIx(ix as u32)), format!("{NODE_DEVICE} of {name}")))
+                let nics = |name: &String| {
+                    let nics = nics_of(&self.net, |n| n == name).into_iter().enumerate();
+                    let of = format!(" of {name}");
+                    nics.map(move |(i, ix)| (CapturePoint::Nic(ix), nic_device(i) + &of))
                 };
-                names.nodes(word)?.iter().filter_map(nic).collect()
+                names.nodes(word)?.iter().flat_map(nics).collect()
             }
         };
         (!found.is_empty()).then_some(found)

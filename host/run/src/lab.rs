@@ -14,7 +14,8 @@ use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_net::{
-    EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, create_netns, prepare_node_with,
+    EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, add_nic, create_netns, nic_device,
+    prepare_node_with,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{ClockChange, CpuConfig, LabFrame, NodeFrame, Supervisor};
@@ -242,10 +243,26 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> He
     }
 }
 
+/// How a node knows another, or itself: the name is the NIC in a segment of the node's own, `name.eth1` that NIC.
+fn known_as(plan: &Plan, n: &PlannedNode, other: &PlannedNode) -> Vec<(std::net::IpAddr, Vec<String>)> {
+    let nic = |ix: &u32| &plan.net.nodes[*ix as usize];
+    let near = other.nics.iter().position(|ix| n.nics.iter().any(|own| nic(own).segment == nic(ix).segment));
+    let named = |(i, ix): (usize, &u32)| {
+        let mut names = Vec::new();
+        if i == near.unwrap_or(0) {
+            names.push(other.name.clone());
+        }
+        if other.nics.len() > 1 {
+            names.push(format!("{}.{}", other.name, nic_device(i)));
+        }
+        [(nic(ix).ipv4.into(), names.clone()), (nic(ix).ipv6.into(), names)]
+    };
+    other.nics.iter().enumerate().flat_map(named).filter(|(_, names)| !names.is_empty()).collect()
+}
+
 fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFile>) -> NodeSpec {
     files.push(NodeFile::text(format!("{WORK_DIR}/.diecast"), "working directory of programs\n"));
-    let hosts =
-        plan.nodes.iter().flat_map(|m| [(m.ipv4.into(), vec![m.name.clone()]), (m.ipv6.into(), vec![m.name.clone()])]);
+    let hosts = plan.nodes.iter().flat_map(|m| known_as(plan, n, m));
     let reaches_host = plan.gateway.iter().any(|w| w.from == WayFrom::Node && w.node == n.name);
     let host = reaches_host.then(|| (HOST_ADDRESS.into(), vec![HOST_NAME.to_owned()]));
     NodeSpec {
@@ -288,8 +305,16 @@ fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
 }
 
-/// The ledgers of a lab's nodes, by node index.
+/// The ledgers of a lab's nodes, by NIC.
 struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>);
+
+fn by_nic(plan: &Plan, frames: &[Option<Arc<NodeFrame>>]) -> Vec<Option<Arc<NodeFrame>>> {
+    let mut out = vec![None; plan.net.nodes.len()];
+    for (n, frame) in plan.nodes.iter().zip(frames) {
+        n.nics.iter().for_each(|&ix| out[ix as usize] = frame.clone());
+    }
+    out
+}
 
 impl EgressLedger for NodeLedgers {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
@@ -339,7 +364,7 @@ fn set_up(
     let egress = load_egress(plan, &journal).map(Arc::new);
     let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();
-    for (n, net) in plan.nodes.iter().zip(&plan.net.nodes) {
+    for n in &plan.nodes {
         let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
         if let Some(rto) = &mut initial_rto {
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
@@ -348,14 +373,23 @@ fn set_up(
             cookies.push(egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?);
         }
         let before_up = |nic| egress.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
-        let prepared = prepare_node_with(ns.as_fd(), net, &plan.net.subnet, plan.net.mtu, plan.tdf, &before_up)
-            .map_err(|e| RunError::Host(format!("making the NIC of node {}: {e}", n.name)))?;
-        sysctls.add(&prepared.sysctls, plan.tdf);
-        taps.push(prepared.tap);
+        for (i, &ix) in n.nics.iter().enumerate() {
+            let net = &plan.net.nodes[ix as usize];
+            let (subnet, mtu) = (plan.net.subnet.of_segment(net.segment), plan.net.mtu);
+            let prepared = match i {
+                0 => prepare_node_with(ns.as_fd(), net, &subnet, mtu, plan.tdf, &before_up),
+                _ => add_nic(ns.as_fd(), &nic_device(i), net, &subnet, mtu, plan.tdf, &before_up),
+            };
+            let prepared = prepared.map_err(|e| RunError::Host(format!("making NIC {i} of node {}: {e}", n.name)))?;
+            sysctls.add(&prepared.sysctls, plan.tdf);
+            taps.push((ix, prepared.tap));
+        }
         let for_node = ns.try_clone().map_err(RunError::host("copying a descriptor"))?;
         specs.push(node_spec(plan, n, for_node, files.remove(&n.name).unwrap_or_default()));
         netns.push(Arc::new(ns));
     }
+    taps.sort_by_key(|(ix, _)| *ix);
+    let taps = taps.into_iter().map(|(_, tap)| tap).collect();
     sysctls.write(&journal);
     let nodes = Node::start_all(dir, specs).map_err(|e| {
         let hint = e.hint().map(|h| format!("\n  hint: {h}")).unwrap_or_default();
@@ -414,7 +448,7 @@ fn set_up(
         spec: plan.net.clone(),
         taps,
         clock: Arc::new(SharedFrame::new(frame.map())),
-        ledger: egress.is_some().then(|| Arc::new(NodeLedgers(frames.clone())) as Arc<dyn EgressLedger>),
+        ledger: egress.is_some().then(|| Arc::new(NodeLedgers(by_nic(plan, &frames))) as Arc<dyn EgressLedger>),
         priority: Some(EMULATOR_PRIORITY),
         cpu: None,
         record,

@@ -16,7 +16,7 @@ use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
 use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
-use diecast_host_net::{EmulatorStats, NODE_DEVICE, link_counters};
+use diecast_host_net::{EmulatorStats, link_counters, nic_device};
 use diecast_host_supervisor::NodeFrame;
 
 use crate::arrivals::ARRIVALS_FILE;
@@ -87,18 +87,17 @@ struct Sampled {
     cgroup: diecast_host_node::Cgroup,
     frame: Option<Arc<NodeFrame>>,
     netns: Arc<OwnedFd>,
+    /// Its NICs in the network.
+    nics: Vec<u32>,
     /// Pipes that begin or end at the node.
     pipes: Vec<usize>,
     has_quota: bool,
 }
 
 impl Sampled {
-    fn read(
-        &self,
-        v_ns: VirtNs,
-        stats: &EmulatorStats,
-        net: &NodeCounters,
-    ) -> Option<(NodeSample, Option<Throttling>)> {
+    fn read(&self, v_ns: VirtNs, stats: &EmulatorStats) -> Option<(NodeSample, Option<Throttling>)> {
+        let nics = || self.nics.iter().filter_map(|&ix| stats.nodes.get(ix as usize));
+        let sum = |of: fn(&NodeCounters) -> u64| nics().map(of).sum::<u64>();
         let pipes = || self.pipes.iter().filter_map(|&at| stats.pipes.get(at));
         let in_pipes: u64 = pipes().map(|p| pipe_log::drops(p).total()).sum();
         let charged = |f: &Arc<NodeFrame>| {
@@ -111,19 +110,23 @@ impl Sampled {
             cpu_charged_ns: self.frame.as_ref().map_or(0, charged),
             cpu_used_ns: self.cgroup.cpu_usage_ns().ok()?,
             memory_bytes: self.cgroup.memory_usage().unwrap_or(0),
-            sent_bytes: net.bytes_sent,
-            sent_packets: net.packets_sent,
-            received_bytes: net.bytes_received,
-            received_packets: net.packets_received,
+            sent_bytes: sum(|n| n.bytes_sent),
+            sent_packets: sum(|n| n.packets_sent),
+            received_bytes: sum(|n| n.bytes_received),
+            received_packets: sum(|n| n.packets_received),
             dropped_packets: in_pipes
-                + net.dropped_unknown_destination
-                + net.dropped_spoofed
-                + net.dropped_malformed
-                + net.dropped_oversize
-                + net.dropped_partition
-                + net.dropped_no_route,
+                + sum(|n| {
+                    n.dropped_unknown_destination
+                        + n.dropped_spoofed
+                        + n.dropped_malformed
+                        + n.dropped_oversize
+                        + n.dropped_partition
+                        + n.dropped_no_route
+                }),
             // What the emulator did not read is counted by the device alone.
-            ring_dropped_packets: link_counters(self.netns.as_fd(), NODE_DEVICE).map_or(0, |c| c.sent_dropped),
+            ring_dropped_packets: (0..self.nics.len())
+                .map(|nic| link_counters(self.netns.as_fd(), &nic_device(nic)).map_or(0, |c| c.sent_dropped))
+                .sum(),
         };
         let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {
             node: self.name.clone(),
@@ -145,20 +148,21 @@ pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
             cgroup: lab.nodes[at].cgroup().clone(),
             frame: lab.frames[at].clone(),
             netns: lab.netns[at].clone(),
-            pipes: pipes_of(&plan.net, at),
+            nics: n.nics.clone(),
+            pipes: pipes_of(&plan.net, &n.nics),
             has_quota: n.quota.is_some(),
         })
         .collect();
     Box::new(move || {
         let Some(net) = log.sample() else { return Vec::new() };
-        nodes.iter().zip(&net.nodes).filter_map(|(n, k)| n.read(net.v_at, &net, k)).collect()
+        nodes.iter().filter_map(|n| n.read(net.v_at, &net)).collect()
     })
 }
 
 /// Positions of the pipes that begin or end at a node.
-fn pipes_of(net: &NetSpec, node: usize) -> Vec<usize> {
-    let vertex = net.nodes[node].vertex;
-    let own = |pipe: &PipeSpec| pipe.from == vertex || pipe.to == vertex;
+fn pipes_of(net: &NetSpec, nics: &[u32]) -> Vec<usize> {
+    let vertices: Vec<_> = nics.iter().map(|&ix| net.nodes[ix as usize].vertex).collect();
+    let own = |pipe: &PipeSpec| vertices.contains(&pipe.from) || vertices.contains(&pipe.to);
     (0..net.pipes.len()).filter(|&at| own(&net.pipes[at])).collect()
 }
 

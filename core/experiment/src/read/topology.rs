@@ -19,6 +19,11 @@ const MTU_DEFAULT: u32 = 1500;
 /// From what IPv6 needs to a jumbo frame.
 const MTU_RANGE: std::ops::RangeInclusive<u64> = 1280..=9000;
 
+/// Most segments; each has a subnet.
+const SEGMENTS_MAX: usize = 100;
+/// Most NICs of a node.
+const NICS_MAX: usize = 32;
+
 /// A topology in the making.
 pub(crate) struct Builder {
     pub topology: Topology,
@@ -202,7 +207,7 @@ fn routes(r: &mut Reader, list: &Node, names: &Names, topology: &mut Topology) {
     }
 }
 
-/// One NIC per node, no link twice, nothing unattached, everything connected.
+/// Each NIC of a node in a segment of its own, no link twice, nothing unattached, everything connected.
 fn check_graph(r: &mut Reader, topology: &Topology, groups: &[Group], names: &Names) {
     let before = topology.links.len();
     let mut attached: BTreeMap<&str, Vec<&Link>> = BTreeMap::new();
@@ -229,24 +234,12 @@ fn check_graph(r: &mut Reader, topology: &Topology, groups: &[Group], names: &Na
         for node in &group.nodes {
             let links = attached.get(node.as_str()).map_or(&[][..], Vec::as_slice);
             match links {
-                [_] => {}
+                [_, ..] => {}
                 [] => {
                     r.faults.add_with_hint(
                         group.at,
                         format!("node '{node}' has no link, expected one that attaches it"),
                         format!("add '{}' to the 'from' of a link in the topology", group.name),
-                    );
-                    whole = false;
-                    break;
-                }
-                [first, second, ..] => {
-                    r.faults.add_with_hint(
-                        second.at,
-                        format!(
-                            "node '{node}' has {} links, expected one: several NICs per node are not supported",
-                            links.len()
-                        ),
-                        format!("the first is in line {}, column {}", first.at.line, first.at.column),
                     );
                     whole = false;
                     break;
@@ -260,6 +253,34 @@ fn check_graph(r: &mut Reader, topology: &Topology, groups: &[Group], names: &Na
     }
     if whole {
         check_reachable(r, topology, groups);
+        check_segments(r, topology, groups);
+    }
+}
+
+/// A node has one address in a segment, so one NIC.
+fn check_segments(r: &mut Reader, topology: &Topology, groups: &[Group]) {
+    let nodes: Vec<&str> = groups.iter().flat_map(|g| g.nodes.iter().map(String::as_str)).collect();
+    let nics = topology.nics(&nodes);
+    let mut first: BTreeMap<(usize, usize), usize> = BTreeMap::new();
+    for nic in &nics {
+        let at = topology.links[nic.link].at;
+        if let Some(other) = first.insert((nic.node, nic.segment), nic.link) {
+            let message = format!(
+                "node '{}' has two links into one segment, expected each of its NICs in a segment of its own",
+                nodes[nic.node]
+            );
+            let other = topology.links[other].at;
+            r.faults.add_with_hint(
+                at,
+                message,
+                format!("the other is in line {}, column {}", other.line, other.column),
+            );
+            return;
+        }
+        if nic.segment >= SEGMENTS_MAX || nic.nic >= NICS_MAX {
+            let message = format!("more than {SEGMENTS_MAX} segments, or {NICS_MAX} NICs of one node");
+            return r.faults.add(at, message);
+        }
     }
 }
 

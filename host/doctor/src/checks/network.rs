@@ -46,6 +46,7 @@ fn trial_node() -> (NodeSpec, Subnet) {
         mac: Mac([2, 0xdc, 0, 0, 0, 1]),
         ipv4: Ipv4Addr::new(192, 0, 2, 1),
         ipv6: Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+        segment: 0,
     };
     let subnet = Subnet {
         ipv4: Ipv4Addr::new(192, 0, 2, 0),
