@@ -1,8 +1,10 @@
 //! Ways between nodes and the host, past the network: they work, and are told as what they are.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
+
+use diecast_tests::target_dir;
 
 use crate::bench::{Bench, CATALOG, LabRun, bench, run, text};
 
@@ -11,19 +13,49 @@ fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// `gate.yaml`: the server's port at `published`, and a client that asks `service` and writes down the answer.
+/// What the client asks by TCP and then, under the same number, by UDP.
+const ASKS: &str = "\
+exec 3<>/dev/tcp/host.diecast/700
+echo from the node >&3
+read -r answer <&3
+echo it said $answer
+exec 4<>/dev/udp/host.diecast/700
+echo from the node again >&4
+head -n 1 <&4
+exec sleep inf
+";
+
+/// `gate.yaml`: the server's port 80 and its UDP port of echoes at `published`, and a client that asks `service` and
+/// writes down the answers.
 fn with_gateway(b: &Bench, published: SocketAddr, service: SocketAddr) {
-    let asks =
-        "exec 3<>/dev/tcp/host.diecast/700; echo from the node >&3; read -r a <&3; echo it said $$a; exec sleep inf";
+    std::fs::write(b.folder.join("asks.sh"), ASKS).unwrap();
+    std::fs::copy(target_dir().join("release/diecast-netprobe"), b.folder.join("netprobe")).unwrap();
     let catalog = CATALOG.replace(
         "workload:\n",
         &format!(
-            "  - on: client\n    run: [bash, -c, \"{asks}\"]\n    ready: {{log: it said, within: 20s}}\n\
-             gateway:\n  publish:\n    - {{node: server, port: 80, host: \"{published}\"}}\n  \
-             reach:\n    - {{on: client, port: 700, host: \"{service}\"}}\nworkload:\n"
+            "  - on: server\n    run: [netprobe, serve]\n    files: {{/usr/local/bin/netprobe: netprobe}}\n    \
+             ready: {{log: listening, within: 20s}}\n  \
+             - on: client\n    run: [bash, /asks.sh]\n    files: {{/asks.sh: asks.sh}}\n    \
+             ready: {{log: datagram, within: 20s}}\n\
+             gateway:\n  publish:\n    - {{node: server, port: 80, host: \"{published}\"}}\n    \
+             - {{node: server, port: 7000, protocol: udp, host: \"{published}\"}}\n  \
+             reach:\n    - {{on: client, port: 700, host: \"{service}\"}}\n    \
+             - {{on: client, port: 700, protocol: udp, host: \"{service}\"}}\nworkload:\n"
         ),
     );
     std::fs::write(b.folder.join("gate.yaml"), catalog).unwrap();
+}
+
+/// How long an echo over UDP took: its first byte is what the server answers to.
+fn echo(at: SocketAddr) -> Duration {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let begin = Instant::now();
+    socket.send_to(b"\x03hello", at).unwrap();
+    let mut answer = [0; 16];
+    let (size, from) = socket.recv_from(&mut answer).unwrap();
+    assert_eq!((&answer[..size], from), (&b"\x03hello"[..], at));
+    begin.elapsed()
 }
 
 /// The first line of the answer to a GET; how long it took.
@@ -43,6 +75,7 @@ fn get(at: SocketAddr) -> (String, Duration) {
 fn a_gateway_joins_nodes_and_host_and_is_marked() {
     let Some(b) = bench("gateway") else { return };
     let service = TcpListener::bind("127.0.0.1:0").unwrap();
+    let datagrams = UdpSocket::bind(service.local_addr().unwrap()).unwrap();
     let published = free();
     with_gateway(&b, published, service.local_addr().unwrap());
     let asked = std::thread::spawn(move || {
@@ -50,7 +83,10 @@ fn a_gateway_joins_nodes_and_host_and_is_marked() {
         let mut line = String::new();
         BufReader::new(socket.try_clone().unwrap()).read_line(&mut line).unwrap();
         socket.write_all(b"well met\n").unwrap();
-        line
+        let mut buffer = [0; 64];
+        let (size, from) = datagrams.recv_from(&mut buffer).unwrap();
+        datagrams.send_to(b"a datagram\n", from).unwrap();
+        line + &String::from_utf8_lossy(&buffer[..size])
     });
     let planned = text(&run(&b, &["plan", "gate.yaml", "--tdf", "4"]).stdout);
     assert!(planned.contains("gateway: outside the frame, in real time, past all links\n"), "{planned}");
@@ -61,11 +97,13 @@ fn a_gateway_joins_nodes_and_host_and_is_marked() {
     let least = answers.iter().map(|(_, took)| *took).min().unwrap();
     // 20 ms of links at TDF 4 are 80 real ms.
     assert!(least < Duration::from_millis(40), "{least:?}: not past the links");
+    let least = (0..10).map(|_| echo(published)).min().unwrap();
+    assert!(least < Duration::from_millis(40), "UDP, {least:?}: not past the links");
     let ended = lab.end();
     assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
-    assert_eq!(asked.join().unwrap(), "from the node\n");
+    assert_eq!(asked.join().unwrap(), "from the node\nfrom the node again\n");
     let log = std::fs::read_to_string(b.folder.join("out/logs/client.bash.out")).unwrap();
-    assert_eq!(log, "it said well met\n");
+    assert_eq!(log, "it said well met\na datagram\n");
     let told = |words: &str, counts: &str| {
         let line =
             ended.table.lines().find(|l| l.contains(words)).unwrap_or_else(|| panic!("{words}: {}", ended.table));
@@ -73,7 +111,11 @@ fn a_gateway_joins_nodes_and_host_and_is_marked() {
     };
     told(&format!("node server's port 80 published at {published}"), ": 10 connections, ");
     told("reached from node client as host.diecast:700", ": 1 connections, 23 bytes, 0 refused");
+    let bytes = format!(": 10 flows, 20 datagrams, {} bytes, 0 refused", 20 * 6);
+    told(&format!("node server's UDP port 7000 published at {published}"), &bytes);
+    told("reached from node client as UDP host.diecast:700", ": 1 flows, 2 datagrams, 31 bytes, 0 refused");
     assert!(TcpStream::connect(published).is_err(), "it still listens");
+    UdpSocket::bind(published).expect("nobody receives there");
 }
 
 /// A port that is taken is the host's fault, with the place in the catalog; nothing stays.

@@ -15,11 +15,24 @@ pub struct Gateway {
     pub reach: Vec<Reach>,
 }
 
-/// A node's TCP port on the host.
+/// What a way carries.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// Connections.
+    #[default]
+    Tcp,
+    /// Datagrams.
+    Udp,
+}
+
+/// A node's port on the host.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Publish {
     /// The node that serves.
     pub node: String,
+    /// TCP or UDP.
+    pub protocol: Protocol,
     /// Its port.
     pub port: u16,
     /// Where the host listens for it.
@@ -28,11 +41,13 @@ pub struct Publish {
     pub at: Pos,
 }
 
-/// A TCP service of the host in nodes.
+/// A service of the host in nodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Reach {
     /// The nodes that may use it.
     pub on: Vec<String>,
+    /// TCP or UDP.
+    pub protocol: Protocol,
     /// Its port there.
     pub port: u16,
     /// Where it serves on the host.

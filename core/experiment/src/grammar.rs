@@ -82,7 +82,7 @@ pub(crate) enum Shape {
     Env,
     /// Name of a parameter to its value.
     Parameters,
-    /// A TCP port.
+    /// A TCP or UDP port.
     Port,
     /// `address:port` on the host.
     HostAddress,
@@ -126,13 +126,16 @@ pub(crate) static CATALOG: Section = Section {
         optional(
             "gateway",
             Shape::Section(&GATEWAY),
-            "TCP ways between nodes and the host, outside the frame: real time, no link",
+            "TCP and UDP ways between nodes and the host, outside the frame: real time, no link",
         ),
         required("metrics", Shape::MapOf(&METRIC), "what is measured"),
     ],
     one_of: &[],
     any_of: &[],
 };
+
+/// What a way carries, the first where nothing is said.
+pub(crate) static PROTOCOLS: [&str; 2] = ["tcp", "udp"];
 
 pub(crate) static GATEWAY: Section = Section {
     name: "the gateway",
@@ -148,7 +151,8 @@ pub(crate) static PUBLISH: Section = Section {
     name: "a published port",
     fields: &[
         required("node", Shape::HostName, "the node that serves"),
-        required("port", Shape::Port, "its TCP port"),
+        required("port", Shape::Port, "its port"),
+        optional("protocol", Shape::Choice(&PROTOCOLS), "tcp if not given"),
         required("host", Shape::HostAddress, "where the host listens for it: 'address:port'"),
     ],
     one_of: &[],
@@ -160,6 +164,7 @@ pub(crate) static REACH: Section = Section {
     fields: &[
         required("on", Shape::OneOrMore, "groups or nodes that may use it"),
         required("port", Shape::Port, "the port of host.diecast in those nodes"),
+        optional("protocol", Shape::Choice(&PROTOCOLS), "tcp if not given"),
         required("host", Shape::HostAddress, "where it serves on the host: 'address:port'"),
     ],
     one_of: &[],

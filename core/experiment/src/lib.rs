@@ -35,7 +35,7 @@ mod tree;
 pub use clock::{Clock, DRIFT_MAX_PPB, OFFSET_MAX_NS, parse_drift, parse_offset};
 pub use diagnostic::{Diagnostic, Pos};
 pub use fault::{Fault, NetworkChange, NetworkNames, Part, PipeName};
-pub use gateway::{Gateway, Publish, Reach};
+pub use gateway::{Gateway, Protocol, Publish, Reach};
 pub use metric::{Combine, Metric, MetricSource};
 pub use mode::{Mode, ModeError};
 pub use model::{

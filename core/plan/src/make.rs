@@ -142,6 +142,7 @@ fn gateway(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedWay> {
         ways.push(PlannedWay {
             node: p.node.clone(),
             from: WayFrom::Host,
+            protocol: p.protocol,
             in_node: (node.ipv4, p.port).into(),
             on_host: p.host,
             line: p.at.line,
@@ -152,6 +153,7 @@ fn gateway(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedWay> {
         ways.extend(s.on.iter().map(|node| PlannedWay {
             node: node.clone(),
             from: WayFrom::Node,
+            protocol: s.protocol,
             in_node: (HOST_ADDRESS, s.port).into(),
             on_host: s.host,
             line: s.at.line,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use diecast_core_experiment::{Clock, Metric, Mode, Ready, SpeedPpm};
+use diecast_core_experiment::{Clock, Metric, Mode, Protocol, Ready, SpeedPpm};
 use diecast_core_net::{Change, Mac, NetSpec};
 use diecast_core_vtime::{RealSpan, Tdf, VirtSpan};
 use serde::{Serialize, Serializer};
@@ -225,13 +225,15 @@ pub struct PlannedFault {
     pub changes: Vec<Change>,
 }
 
-/// A TCP way between a node and the host that does not go through the network.
+/// A way between a node and the host that does not go through the network.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct PlannedWay {
     /// The node.
     pub node: String,
     /// Who begins connections.
     pub from: WayFrom,
+    /// What it carries.
+    pub protocol: Protocol,
     /// The end in the node.
     pub in_node: SocketAddr,
     /// The end on the host.
@@ -256,9 +258,10 @@ pub enum WayFrom {
 impl std::fmt::Display for PlannedWay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (node, port, host) = (&self.node, self.in_node.port(), self.on_host);
+        let udp = if self.protocol == Protocol::Udp { "UDP " } else { "" };
         match self.from {
-            WayFrom::Host => write!(f, "node {node}'s port {port} published at {host}"),
-            WayFrom::Node => write!(f, "{host} reached from node {node} as {HOST_NAME}:{port}"),
+            WayFrom::Host => write!(f, "node {node}'s {udp}port {port} published at {host}"),
+            WayFrom::Node => write!(f, "{host} reached from node {node} as {udp}{HOST_NAME}:{port}"),
         }
     }
 }

@@ -87,14 +87,16 @@ fn a_plan_shows_its_gateway() {
         "gateway: outside the frame, in real time, past all links",
         "  node web's port 6379 published at 127.0.0.1:16379",
         "  node peer-2's port 80 published at [::1]:8080",
+        "  node peer-2's UDP port 53 published at [::1]:8080",
         "  192.0.2.7:5432 reached from node peer-1 as host.diecast:5432",
         "  192.0.2.7:5432 reached from node peer-2 as host.diecast:5432",
         "  192.0.2.7:5432 reached from node web as host.diecast:5432",
+        "  192.0.2.7:53 reached from node web as UDP host.diecast:5432",
     ];
     assert_eq!(text.lines().collect::<Vec<_>>(), want);
     let ends: Vec<_> = p.gateway.iter().map(|w| w.in_node.to_string()).collect();
     assert_eq!(ends[0], format!("{}:6379", p.node("web").unwrap().ipv4));
-    assert_eq!(ends[2], "127.0.0.99:5432");
+    assert_eq!(ends[3], "127.0.0.99:5432");
     assert!(!links().render().contains("gateway"));
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use diecast_core_cpu::Sent;
+use diecast_core_experiment::Protocol;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
 use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
@@ -35,6 +36,8 @@ use crate::sysctls::SysctlNotes;
 
 /// Real-time priority of the emulator's thread.
 const EMULATOR_PRIORITY: u8 = 50;
+/// A flow of datagrams through the gateway ends when it has been idle so long by the slower of both clocks.
+const UDP_IDLE: Duration = Duration::from_secs(60);
 /// Virtual time between two samples of a node.
 const SAMPLE_EVERY_V_NS: u64 = 250_000_000;
 
@@ -327,13 +330,18 @@ impl EgressLedger for NodeLedgers {
 
 /// The ways between nodes and the host. They are there before the first program and serve when the other end does.
 fn open_gateway(plan: &Plan, netns: &[Arc<OwnedFd>]) -> Result<Vec<Way>, RunError> {
+    let idle = UDP_IDLE.max(Duration::from_nanos(plan.tdf.to_real(VirtSpan(UDP_IDLE.as_nanos() as u64)).0));
     let open = |way: &diecast_core_plan::PlannedWay| {
         let node = plan.nodes.iter().position(|n| n.name == way.node);
         let in_node = WayEnd { netns: node.map(|at| netns[at].clone()), address: way.in_node };
         let on_host = WayEnd { netns: None, address: way.on_host };
-        let opened = match way.from {
-            WayFrom::Host => Way::open(&on_host, in_node),
-            WayFrom::Node => Way::open(&in_node, on_host),
+        let (listens, to) = match way.from {
+            WayFrom::Host => (on_host, in_node),
+            WayFrom::Node => (in_node, on_host),
+        };
+        let opened = match way.protocol {
+            Protocol::Tcp => Way::tcp(&listens, to),
+            Protocol::Udp => Way::udp(&listens, to, idle),
         };
         opened.map_err(|e| {
             let hint = "a port that is free: another lab or program may have this one";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::LATE_BUCKETS;
-use diecast_core_experiment::{Combine, Metric, MetricSource};
+use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
     End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
     Shown, Throttling, metrics,
@@ -263,9 +263,13 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
 fn note_gateway(plan: &Plan, lab: &Lab) {
     for (planned, way) in plan.gateway.iter().zip(&lab.gateway) {
         let c = way.counts();
+        let began = match planned.protocol {
+            Protocol::Tcp => format!("{} connections", c.connections),
+            Protocol::Udp => format!("{} flows, {} datagrams", c.connections, c.datagrams),
+        };
         let text = format!(
-            "outside the frame: {planned}: {} connections, {} bytes, {} refused; in real time, past all links",
-            c.connections, c.bytes, c.refused
+            "outside the frame: {planned}: {began}, {} bytes, {} refused; in real time, past all links",
+            c.bytes, c.refused
         );
         lab.journal.finding(FindingKind::Warning, Some(&planned.node), 1, text);
     }

@@ -1,13 +1,18 @@
 //! Can nodes have a network of their own, with TCP's constants stretched?
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use diecast_core_net::{Mac, NodeSpec, Subnet, VertexIx};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::{Egress, EgressError};
-use diecast_host_net::{SysctlOutcome, SysctlRow, create_netns, prepare_node, prepare_node_with};
+use diecast_host_net::{
+    SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node, prepare_node_with,
+};
 use diecast_host_tcp::InitialRto;
 
 use super::{refused, root_or};
@@ -34,7 +39,7 @@ pub(super) fn all() -> Vec<Check> {
     };
     let mut checks = vec![namespaces.ok("one was made, and removed")];
     checks.extend(node(&netns));
-    checks.extend([initial_rto(&netns), debt_at_egress(), types()]);
+    checks.extend([initial_rto(&netns), debt_at_egress(), gateway(netns), types()]);
     checks
 }
 
@@ -178,6 +183,56 @@ fn debt_at_egress() -> Check {
             "packets leave before the original machine would have finished their sender's work: latencies below the \
              grain are not emulated, and labs fall back to a grain of 100 us, which costs five times as many hits",
             root_or(hint),
+        ),
+    }
+}
+
+/// How long the host's own loopback device may take.
+const GATEWAY_WAIT: Duration = Duration::from_secs(2);
+
+/// One word by TCP and one by UDP, from the trial's namespace to the host.
+fn through_ways(netns: OwnedFd) -> Result<(), Box<dyn std::error::Error>> {
+    let any: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
+    let (listener, receiver) = (TcpListener::bind(any)?, UdpSocket::bind(any)?);
+    receiver.set_read_timeout(Some(GATEWAY_WAIT))?;
+    let node = WayEnd { netns: Some(Arc::new(netns)), address: any };
+    let host = |address| WayEnd { netns: None, address };
+    let tcp = Way::tcp(&node, host(listener.local_addr()?))?;
+    let udp = Way::udp(&node, host(receiver.local_addr()?), GATEWAY_WAIT)?;
+    let netns = node.netns.as_ref().map(|n| n.as_fd()).ok_or("no namespace")?;
+    in_netns(netns, || -> io::Result<()> {
+        UdpSocket::bind(any)?.send_to(b"x", udp.address())?;
+        TcpStream::connect_timeout(&tcp.address(), GATEWAY_WAIT)?.write_all(b"x")
+    })??;
+    receiver.recv(&mut [0; 8])?;
+    let mut socket = accepted(&listener)?;
+    socket.set_read_timeout(Some(GATEWAY_WAIT))?;
+    Ok(socket.read_exact(&mut [0; 1])?)
+}
+
+fn accepted(listener: &TcpListener) -> io::Result<TcpStream> {
+    listener.set_nonblocking(true)?;
+    let begin = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((socket, _)) => {
+                socket.set_nonblocking(false)?;
+                return Ok(socket);
+            }
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock || begin.elapsed() > GATEWAY_WAIT => return Err(e),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn gateway(netns: OwnedFd) -> Check {
+    let s = subject("gateway", Need::Accuracy);
+    match through_ways(netns) {
+        Ok(()) => s.ok("TCP and UDP from a namespace to the host went through"),
+        Err(e) => s.missing(
+            e.to_string(),
+            "catalogs with a gateway don't run: no port of a node on the host, no service of the host in nodes",
+            root_or("bring the host's loopback device up: ip link set lo up"),
         ),
     }
 }
