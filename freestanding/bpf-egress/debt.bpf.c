@@ -15,7 +15,9 @@
 // distance of that clock to CLOCK_MONOTONIC.
 //
 // How work grows with the sleep before it is learned from counts that `burst` keeps for each node: how many bursts there
-// were, and how much CPU time they took, by what the thread had waited for and by how long the node had not run.
+// were, and how much CPU time they took, by what the thread had waited for and by how long its process had not run: what
+// another process touches meanwhile keeps little of this one's warm. The meter's own sleeps end no burst that is counted:
+// long bursts, which are the cold ones, have more of them.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -31,6 +33,8 @@
 #define GAP_BINS 24
 #define WAIT_KINDS 32
 #define NR_CLOCK_NANOSLEEP 230
+// In the fifth argument, which the call does not have, of the meter's own sleeps (core/abi, METER_SLEEP).
+#define METER_SLEEP 0xd1ec51eeu
 #define COLD_MAX_NS 1000000ull
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
@@ -69,9 +73,11 @@ struct task_struct {
 	struct sched_info sched_info;
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
+	struct task_struct *group_leader;
 };
 struct pt_regs {
 	unsigned long orig_ax;
+	unsigned long r8;
 	unsigned long sp;
 };
 #pragma clang attribute pop
@@ -85,8 +91,6 @@ struct cell {
 
 // What is known of a node.
 struct node {
-	// CLOCK_MONOTONIC when one of its threads last got or gave up a core, ns.
-	__u64 busy_ns;
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
 };
 
@@ -112,12 +116,17 @@ struct burst {
 	__u64 cpu_ns;
 	// CLOCK_MONOTONIC when it became possible, ns.
 	__u64 woke_ns;
-	// How long the node had not run at that wake-up, ns.
+	// How long its process had not run at that wake-up, ns.
 	__u64 gap_ns;
 	// The thread has not blocked since.
 	__u32 going;
+	// The same of the burst that is counted: it goes on through sleeps of the meter.
+	__u32 counting;
+	__u64 counted_from_ns;
+	__u64 counted_gap_ns;
 	// What it had waited for.
 	__u32 kind;
+	__u32 pad;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -125,6 +134,14 @@ struct {
 	__type(key, int);
 	__type(value, struct burst);
 } bursts SEC(".maps");
+
+// CLOCK_MONOTONIC when a thread of a process last got or gave up a core, ns; kept at the first thread.
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u64);
+} busy SEC(".maps");
 
 // Frames that left without a trailer, which is none: they are dropped. The loader reads it.
 __u64 dropped = 0;
@@ -140,19 +157,29 @@ static __always_inline struct node *node_of(struct task_struct *task)
 	return bpf_map_lookup_elem(&nodes, &cookie);
 }
 
+static __always_inline void set_busy(struct task_struct *task, __u64 now)
+{
+	__u64 *last = bpf_task_storage_get(&busy, task->group_leader, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (last)
+		*last = now;
+}
+
 static __always_inline int woken(struct task_struct *task)
 {
-	struct node *node = node_of(task);
 	struct burst *b;
+	__u64 *last;
 
-	if (!node)
+	if (!node_of(task))
 		return 0;
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
 	b->wakeup_ns = bpf_ktime_get_ns();
-	if (!b->going)
-		b->gap_ns = node->busy_ns && node->busy_ns < b->wakeup_ns ? b->wakeup_ns - node->busy_ns : 0;
+	if (b->going)
+		return 0;
+	last = bpf_task_storage_get(&busy, task->group_leader, 0, 0);
+	b->gap_ns = last && *last && *last < b->wakeup_ns ? b->wakeup_ns - *last : 0;
 	return 0;
 }
 
@@ -169,25 +196,27 @@ static __always_inline __u32 gap_bin(__u64 gap_ns)
 }
 
 // What a thread waits for, told from others by the system call and by where its stack is: a place in the program.
-// WAIT_KINDS for sleeps in clock_nanosleep: mostly they are the meter's own, in the middle of a burst, and the longer
-// such a sleep the more has come in meanwhile.
+// WAIT_KINDS for the meter's own sleeps.
 static __always_inline __u32 kind_of_wait(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xffff;
 
-	if (nr == NR_CLOCK_NANOSLEEP)
+	if (nr == NR_CLOCK_NANOSLEEP && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP)
 		return WAIT_KINDS;
 	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
 }
 
-// A burst is over: its thread blocks.
+// A thread blocks: a burst is over.
 static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
 {
-	__u64 cpu_ns = task->se.sum_exec_runtime - b->cpu_ns;
-	__u32 kind = b->kind, bin = gap_bin(b->gap_ns);
+	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
+	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
-	b->kind = kind_of_wait(task);
+	if (next >= WAIT_KINDS)
+		return;
+	b->counting = 0;
+	b->kind = next;
 	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
 		return;
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
@@ -214,7 +243,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	struct burst *b;
 
 	if (node) {
-		node->busy_ns = now;
+		set_busy(prev, now);
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !preempted && prev_state != 0) {
 			b->going = 0;
@@ -224,7 +253,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	node = node_of(next);
 	if (!node)
 		return 0;
-	node->busy_ns = now;
+	set_busy(next, now);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
@@ -233,6 +262,11 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
 		b->woke_ns = b->wakeup_ns ? b->wakeup_ns : now;
+	}
+	if (!b->counting) {
+		b->counting = 1;
+		b->counted_from_ns = next->se.sum_exec_runtime;
+		b->counted_gap_ns = b->gap_ns;
 	}
 	return 0;
 }
@@ -252,7 +286,7 @@ struct trailer {
 	__u64 woke_ns;
 	// Time that the thread has waited for a core so far, ns, as in schedstat.
 	__u64 run_delay_ns;
-	// How long the node had not run when the burst became possible, µs.
+	// How long the process had not run when the burst became possible, µs.
 	__u32 gap_us;
 	__u16 pad;
 	// Makes the sum of all 16-bit words 0xffff.

@@ -23,7 +23,7 @@ pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, Inherit
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 10;
+pub const ABI_VERSION: u32 = 11;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -38,6 +38,9 @@ pub const NODE_PAGE_ADDR: u64 = BLOB_ADDR + BLOB_LEN_MAX;
 pub const PROC_PAGE_ADDR: u64 = BLOB_ADDR + 0x80_0000;
 /// The filter's 16 data bits: a SIGSYS with this si_errno is ours.
 pub const TRAP_MAGIC: u16 = 0xd1ec;
+/// In the fifth argument, which clock_nanosleep does not have, of the meter's own sleeps: BPF tells them from the
+/// program's by it. freestanding/bpf-egress has the same.
+pub const METER_SLEEP: u64 = 0xd1ec_51ee;
 /// `si_perf_data` of the meter's SIGTRAP.
 pub const METER_MAGIC: u64 = 0xd1ec_ca57;
 /// How many rates a lab can have in its life before retime is refused.

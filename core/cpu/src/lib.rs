@@ -7,11 +7,18 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "alloc")]
+extern crate alloc;
+
 mod cold;
 mod egress;
+#[cfg(feature = "alloc")]
+mod learn;
 
-pub use cold::{Bursts, COLD_MAX_NS, WAIT_KINDS, discounts, gap_bin, warm_ns};
+pub use cold::{COLD_MAX_NS, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender};
+#[cfg(feature = "alloc")]
+pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -6,7 +6,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use diecast_core_abi::{METER_MAGIC, SLOT_PROBES, SLOTS_MAX, ThreadSlot, late_bucket, slot_hash};
+use diecast_core_abi::{METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, ThreadSlot, late_bucket, slot_hash};
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
@@ -255,7 +255,7 @@ fn add_cost(slot: &ThreadSlot, ns: u64) {
 fn sleep_until(real_ns: u64) -> u64 {
     let t = clock::timespec(real_ns);
     loop {
-        sys::own(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, 0, 0]);
+        sys::own(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, METER_SLEEP, 0]);
         let now = clock::now_real().0;
         if now >= real_ns {
             return now;

@@ -15,8 +15,8 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EG
 const TRACED: [&str; 3] = ["wakeup", "wakeup_new", "burst"];
 const DEBT: &str = "debt";
 const NODES: &str = "nodes";
-/// `struct node` of the programs: one word, then bursts and their CPU time by kind and bin.
-const NODE_WORDS: usize = 1 + 2 * WAIT_KINDS * GAP_BINS;
+/// `struct node` of the programs: bursts and their CPU time by kind and bin.
+const NODE_WORDS: usize = 2 * WAIT_KINDS * GAP_BINS;
 
 /// The object with the alignment that ELF wants.
 #[repr(C, align(8))]
@@ -102,8 +102,7 @@ impl Egress {
             .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
             .map_err(|error| EgressError::Bpf { action: "read", error })?
             .ok_or_else(|| missing("find the node in"))?;
-        let mut words =
-            node.chunks_exact(8).skip(1).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default()) as f64);
+        let mut words = node.chunks_exact(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default()) as f64);
         let mut bursts = Bursts::default();
         for (n, cpu_ns) in bursts.count.iter_mut().flatten().zip(bursts.cpu_ns.iter_mut().flatten()) {
             *n = words.next().unwrap_or(0.0);

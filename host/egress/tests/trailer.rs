@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use diecast_core_abi::METER_SLEEP;
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::Egress;
@@ -52,6 +53,29 @@ fn read_udp(tap: &OwnedFd, port: u16) -> Vec<u8> {
     panic!("no datagram within 5 s");
 }
 
+/// A process that ends with the test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn poll_ms(ms: i32) {
+    // SAFETY: no file is asked about.
+    unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
+}
+
+/// Sleeps as a meter does.
+fn meter_sleep(length: Duration) {
+    let t = libc::timespec { tv_sec: 0, tv_nsec: length.as_nanos() as i64 };
+    let (clock, none) = (libc::CLOCK_MONOTONIC, std::ptr::null::<libc::timespec>());
+    // SAFETY: a live timespec; the kernel does not look at the fifth argument.
+    unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, 0, &raw const t, none, METER_SLEEP) };
+}
+
 fn two_nodes() -> NetSpec {
     let mut net = NetBuilder::new(1, 9);
     let (_, a) = net.node("a");
@@ -90,6 +114,15 @@ fn trailers() {
         assert!(done.unwrap().success());
     })
     .unwrap();
+    // Another process of the node runs all the time: what it does keeps nothing of this one's warm.
+    let _ticker = in_netns(ns.as_fd(), || {
+        let ticking = "import time\nwhile True: time.sleep(0.003)";
+        Ended(std::process::Command::new("python3").args(["-c", ticking]).spawn().unwrap())
+    })
+    .unwrap();
+    // Its start is over.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = egress.bursts(cookie).unwrap();
     // Odd and even lengths: the trailer begins at either parity.
     let payloads = [&b"even"[..], &b"odd"[..], &[7; 999][..]];
     let mut exact = 0;
@@ -100,8 +133,7 @@ fn trailers() {
             // The thread came from another namespace: what it waits for is known from its second sleep on.
             std::thread::sleep(Duration::from_millis(1));
             let slept = monotonic_ns();
-            // SAFETY: no file is asked about.
-            unsafe { libc::poll(std::ptr::null_mut(), 0, 20) };
+            poll_ms(20);
             let (burst, woke) = (thread_cpu_ns(), monotonic_ns());
             spin(Duration::from_millis(2));
             let before = thread_cpu_ns();
@@ -140,10 +172,25 @@ fn trailers() {
         assert!(u64_at(8) >= sent && u64_at(8) < sent + 1_000_000_000, "sent {sent} {}", u64_at(8));
     }
     assert!(exact >= 3, "CPU time as the thread's own clock has it in {exact} of 9 frames");
-    // Nine bursts of 2 ms after 20 ms in poll; one counts for 1 ms at most. Those after clock_nanosleep don't count.
-    let bursts = egress.bursts(cookie).unwrap();
+    // Nine bursts of 2 ms after 20 ms in poll; one counts for 1 ms at most. The other sleeps were shorter.
     let from = diecast_core_cpu::gap_bin(15_000_000);
-    let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flat_map(|k| &k[from..]).sum::<f64>();
-    let (n, cpu_ns) = (sum(&bursts.count), sum(&bursts.cpu_ns));
-    assert!(n == 9.0 && cpu_ns >= 8.5e6, "{n} bursts of {cpu_ns} ns: {bursts:?}");
+    let long = || {
+        let bursts = egress.bursts(cookie).unwrap().since(&before);
+        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flat_map(|k| &k[from..]).sum::<f64>();
+        (sum(&bursts.count), sum(&bursts.cpu_ns))
+    };
+    let (n, cpu_ns) = long();
+    assert!(n == 9.0 && cpu_ns >= 8.5e6, "{n} bursts of {cpu_ns} ns");
+    // The meter's sleep is in the middle of a burst, however long.
+    in_netns(ns.as_fd(), || {
+        poll_ms(1);
+        poll_ms(20);
+        spin(Duration::from_micros(300));
+        meter_sleep(Duration::from_millis(25));
+        spin(Duration::from_micros(300));
+        poll_ms(1);
+    })
+    .unwrap();
+    let (n, more_ns) = (long().0, long().1 - cpu_ns);
+    assert!(n == 10.0 && (600e3..1e6).contains(&more_ns), "{n} bursts, the last of {more_ns} ns");
 }

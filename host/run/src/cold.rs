@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use diecast_core_cpu::{Bursts, discounts};
+use diecast_core_abi::GAP_BINS;
+use diecast_core_cpu::{Bursts, curve_of_all, discounts};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::Egress;
 use diecast_host_supervisor::NodeFrame;
@@ -25,12 +26,15 @@ struct Learner {
 }
 
 impl Learner {
-    fn look(&mut self, egress: &Egress, tdf: f64) {
+    fn look(&mut self, egress: &Egress) {
         let Ok(now) = egress.bursts(self.cookie) else { return };
         self.known.age_and_add(KEEP, &now.since(&self.read));
         self.read = now;
+    }
+
+    fn tell(&self, of_all: &[f64; GAP_BINS], tdf: f64) {
         let page = self.frame.page();
-        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(), tdf)) {
+        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(of_all), tdf)) {
             cell.store(discount, Relaxed);
         }
     }
@@ -47,7 +51,11 @@ pub(crate) fn start_learning(
         let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
         while !stop.load(Acquire) {
             for l in &mut learners {
-                l.look(&egress, tdf.as_f64());
+                l.look(&egress);
+            }
+            let of_all = curve_of_all(learners.iter().map(|l| &l.known));
+            for l in &learners {
+                l.tell(&of_all, tdf.as_f64());
             }
             std::thread::park_timeout(EVERY);
         }

@@ -1,0 +1,295 @@
+//! How a node's work grows with the sleep before it.
+//!
+//! It is learned from the node itself. Its own sleeps differ in length, and the CPU time of the bursts after them, told
+//! apart by what the thread had waited for, shows how work grows with the sleep before it: the *curve*. A burst after a real sleep of `g` is then charged what the curve says of `g / TDF`, relative to `g`. At
+//! TDF 1 nothing is changed, and neither where sleeps make no difference.
+//!
+//! A node that never sleeps for as little as `g / TDF`, since it always waits for another over a link, can't know what
+//! its work would cost then. There the growth is that of all nodes of the lab together, of which some do.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use diecast_core_abi::GAP_BINS;
+
+use crate::cold::{DISCOUNT_MAX, WHOLE};
+
+/// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
+pub const WAIT_KINDS: usize = 32;
+/// Below this bin (128 µs) the node was busy with the same work a moment ago: its bursts are parts of larger ones.
+const BIN_MIN: usize = 7;
+/// A mean of fewer bursts than this says nothing.
+const BURSTS_MIN: f64 = 8.0;
+/// A curve rests on at least so many bursts, else there is none.
+const CURVE_MIN: f64 = 100.0;
+/// Bursts of a node's own, in a bin, that count as much as what all nodes show.
+const PRIOR_BURSTS: f64 = 30.0;
+/// Rounds of the fit; it converges in a few.
+const ROUNDS: usize = 30;
+
+/// Bursts of a node by what its thread had waited for and by how long the node had not run before.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Bursts {
+    /// How many.
+    pub count: [[f64; GAP_BINS]; WAIT_KINDS],
+    /// Their CPU time, real ns.
+    pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
+}
+
+impl Default for Bursts {
+    fn default() -> Bursts {
+        Bursts { count: [[0.0; GAP_BINS]; WAIT_KINDS], cpu_ns: [[0.0; GAP_BINS]; WAIT_KINDS] }
+    }
+}
+
+impl Bursts {
+    /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
+    pub fn age_and_add(&mut self, keep: f64, newer: &Bursts) {
+        for (mine, theirs) in [(&mut self.count, &newer.count), (&mut self.cpu_ns, &newer.cpu_ns)] {
+            for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
+                *m = *m * keep + t;
+            }
+        }
+    }
+
+    /// What was added since an earlier reading of the same counts.
+    pub fn since(&self, earlier: &Bursts) -> Bursts {
+        let mut new = self.clone();
+        for (mine, theirs) in [(&mut new.count, &earlier.count), (&mut new.cpu_ns, &earlier.cpu_ns)] {
+            for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
+                *m = (*m - t).max(0.0);
+            }
+        }
+        new
+    }
+
+    /// How CPU time grows with the sleep before it: a factor per bin, never falling; all 1 where there is no evidence.
+    ///
+    /// The mean burst of kind k after a sleep in bin b is modelled as `size(k) x curve(b)`, fitted so that the sums of
+    /// CPU time over each kind and over each bin are met; then neighbours that fall are pooled. `others` is the curve
+    /// of all nodes ([`curve_of_all`]): it counts like [`PRIOR_BURSTS`] in each bin, and decides alone where this node
+    /// has none.
+    pub fn curve(&self, others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] {
+        let own = cells(self);
+        let bursts: f64 = own.iter().map(|c| c.count).sum();
+        if bursts < CURVE_MIN {
+            return [1.0; GAP_BINS];
+        }
+        let fitted = Fit::of(&own);
+        // The others' curve at this node's level, and a burst of this node's mean size.
+        let at_evidence: f64 = fitted.weight.iter().zip(others).map(|(w, o)| w * o).sum();
+        let level = own.iter().map(|c| c.cpu_ns).sum::<f64>() / at_evidence;
+        let prior = PRIOR_BURSTS * fitted.weight.iter().sum::<f64>() / bursts;
+        let mut curve = [1.0; GAP_BINS];
+        let mut weight = [0.0; GAP_BINS];
+        for b in BIN_MIN..GAP_BINS {
+            weight[b] = fitted.weight[b] + prior;
+            curve[b] = (fitted.curve[b] * fitted.weight[b] + others[b] * level * prior) / weight[b];
+        }
+        never_falling(&mut curve, &weight);
+        curve
+    }
+}
+
+/// The curve of several nodes together, in which each kind of wait of each node counts by its bursts, not by their size.
+/// Bins without evidence take their neighbour's value.
+pub fn curve_of_all<'a>(nodes: impl Iterator<Item = &'a Bursts>) -> [f64; GAP_BINS] {
+    let mut all: Vec<Cell> = Vec::new();
+    for (node, bursts) in nodes.enumerate() {
+        let own = cells(bursts);
+        for kind in 0..WAIT_KINDS {
+            let of_kind = || own.iter().filter(|c| c.kind == kind);
+            let mean_ns = of_kind().map(|c| c.cpu_ns).sum::<f64>() / of_kind().map(|c| c.count).sum::<f64>();
+            let kind = node * WAIT_KINDS + kind;
+            all.extend(own.iter().filter(|c| c.kind == kind % WAIT_KINDS).map(|c| Cell {
+                kind,
+                cpu_ns: c.cpu_ns / mean_ns,
+                ..*c
+            }));
+        }
+    }
+    let Fit { mut curve, weight } = Fit::of(&all);
+    never_falling(&mut curve, &weight);
+    curve
+}
+
+/// Bursts of one kind after sleeps of one bin.
+#[derive(Clone, Copy)]
+struct Cell {
+    kind: usize,
+    bin: usize,
+    count: f64,
+    cpu_ns: f64,
+}
+
+/// The cells that say something.
+fn cells(bursts: &Bursts) -> Vec<Cell> {
+    let rows = bursts.count.iter().zip(&bursts.cpu_ns).enumerate();
+    rows.flat_map(|(kind, (counts, times))| {
+        let bins = counts.iter().zip(times).enumerate().skip(BIN_MIN);
+        bins.filter(|(_, (n, _))| **n >= BURSTS_MIN).map(move |(bin, (count, cpu_ns))| Cell {
+            kind,
+            bin,
+            count: *count,
+            cpu_ns: *cpu_ns,
+        })
+    })
+    .collect()
+}
+
+/// A curve and what each of its values rests on: the CPU time of its bursts if there were no growth.
+struct Fit {
+    curve: [f64; GAP_BINS],
+    weight: [f64; GAP_BINS],
+}
+
+impl Fit {
+    fn of(cells: &[Cell]) -> Fit {
+        let kinds = cells.iter().map(|c| c.kind + 1).max().unwrap_or(0);
+        let mut fit = Fit { curve: [1.0; GAP_BINS], weight: [0.0; GAP_BINS] };
+        for _ in 0..ROUNDS {
+            // Of each kind: CPU time, and the same of bursts of size 1.
+            let mut sums = vec![(0.0, 0.0); kinds];
+            for c in cells {
+                sums[c.kind].0 += c.cpu_ns;
+                sums[c.kind].1 += c.count * fit.curve[c.bin];
+            }
+            let (mut time, mut flat) = ([0.0; GAP_BINS], [0.0; GAP_BINS]);
+            for c in cells {
+                let (cpu_ns, expected) = sums[c.kind];
+                time[c.bin] += c.cpu_ns;
+                flat[c.bin] += if expected > 0.0 { c.count * cpu_ns / expected } else { 0.0 };
+            }
+            for b in 0..GAP_BINS {
+                fit.curve[b] = if flat[b] > 0.0 { time[b] / flat[b] } else { 1.0 };
+            }
+            fit.weight = flat;
+        }
+        fit
+    }
+}
+
+/// Pools neighbours until the values rise or stay (isotonic regression); values without weight take their lower
+/// neighbour's, the first ones the first's that has any.
+fn never_falling(values: &mut [f64; GAP_BINS], weight: &[f64; GAP_BINS]) {
+    // Pools so far: weighted mean, weight, first bin.
+    let (mut pools, mut used) = ([(0.0, 0.0, 0usize); GAP_BINS], 0);
+    for (bin, (v, w)) in values.iter().zip(weight).enumerate().filter(|(_, (_, w))| **w > 0.0) {
+        let mut pool = (*v, *w, bin);
+        while used > 0 && pools[used - 1].0 >= pool.0 {
+            let (v, w, first) = pools[used - 1];
+            pool = ((v * w + pool.0 * pool.1) / (w + pool.1), w + pool.1, first);
+            used -= 1;
+        }
+        pools[used] = pool;
+        used += 1;
+    }
+    let pools = &pools[..used];
+    let Some((lowest, ..)) = pools.first() else { return };
+    for (bin, v) in values.iter_mut().enumerate() {
+        *v = pools.iter().rev().find(|(_, _, first)| *first <= bin).map_or(*lowest, |p| p.0);
+    }
+}
+
+/// What a burst after a real sleep in each bin costs less after a TDF-th of it, in parts of [`WHOLE`], rounded down.
+///
+/// Bins stand for their middle (1.5 x 2^bin µs); between two middles the curve is straight.
+pub fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
+    let middle_us = |bin: usize| 1.5 * (1u64 << bin) as f64;
+    let at_us = |us: f64| {
+        let above = (0..GAP_BINS).find(|b| middle_us(*b) >= us);
+        match above {
+            Some(0) => curve[0],
+            Some(b) => {
+                let part = (us - middle_us(b - 1)) / (middle_us(b) - middle_us(b - 1));
+                curve[b - 1] + part * (curve[b] - curve[b - 1])
+            }
+            None => curve[GAP_BINS - 1],
+        }
+    };
+    core::array::from_fn(|bin| {
+        let (here, there) = (curve[bin], at_us(middle_us(bin) / tdf));
+        let part = if here > 0.0 && there < here { 1.0 - there / here } else { 0.0 };
+        ((part * WHOLE as f64) as u32).min(DISCOUNT_MAX as u32)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gap_bin;
+
+    /// Bursts of two kinds, of 100 and 300 µs, that cost more after longer sleeps; the kinds sleep differently.
+    fn bursts(growth: impl Fn(usize) -> f64) -> Bursts {
+        let mut b = Bursts::default();
+        for bin in BIN_MIN..18 {
+            for (kind, size_us, n) in [(1, 100.0, if bin < 14 { 50.0 } else { 5000.0 }), (2, 300.0, 900.0)] {
+                b.count[kind][bin] = n;
+                b.cpu_ns[kind][bin] = n * size_us * 1e3 * growth(bin);
+            }
+        }
+        b
+    }
+
+    const FLAT: [f64; GAP_BINS] = [1.0; GAP_BINS];
+
+    #[test]
+    fn bins_are_powers_of_two_of_a_microsecond() {
+        assert_eq!((gap_bin(0), gap_bin(1_999), gap_bin(2_000), gap_bin(3_999)), (0, 0, 1, 1));
+        assert_eq!((gap_bin(1_024_000), gap_bin(u64::MAX)), (10, GAP_BINS - 1));
+    }
+
+    #[test]
+    fn a_curve_is_found_though_kinds_of_work_sleep_differently() {
+        let step = |bin: usize| if bin < 11 { 1.0 } else { 2.0 };
+        let node = bursts(step);
+        let c = node.curve(&curve_of_all([&node].into_iter()));
+        for (bin, value) in c.iter().enumerate().take(18) {
+            let relative = value / c[BIN_MIN];
+            assert!((relative - step(bin)).abs() < 0.01, "bin {bin}: {relative}");
+        }
+        // A sleep of 12 ms stands for one of 1.2 ms, on the way up; one of 100 ms for one of 10 ms, which is as cold.
+        let d = discounts(&c, 10.0);
+        assert_eq!(d[BIN_MIN], 0);
+        assert!((28_000..=32_768).contains(&d[13]), "{}", d[13]);
+        assert_eq!(d[17], 0);
+    }
+
+    #[test]
+    fn nothing_is_taken_off_without_growth_without_dilation_or_without_evidence() {
+        assert_eq!(discounts(&bursts(|_| 1.0).curve(&FLAT), 10.0), [0; GAP_BINS]);
+        assert_eq!(discounts(&bursts(|bin| bin as f64).curve(&FLAT), 1.0), [0; GAP_BINS]);
+        let mut few = Bursts::default();
+        few.age_and_add(1.0, &bursts(|bin| bin as f64));
+        few.age_and_add(0.0001, &Bursts::default());
+        assert_eq!(few.curve(&FLAT), [1.0; GAP_BINS]);
+    }
+
+    #[test]
+    fn work_that_shrinks_with_the_sleep_is_left_alone() {
+        let c = bursts(|bin| 20.0 - bin as f64).curve(&FLAT);
+        assert!(c.windows(2).all(|w| w[0] <= w[1]));
+        assert_eq!(discounts(&c, 10.0), [0; GAP_BINS]);
+    }
+
+    /// One node waits for a link of 8 ms at least; the other has sleeps of all lengths.
+    #[test]
+    fn what_a_node_cannot_know_it_takes_from_all() {
+        let growth = |bin: usize| 1.3f64.powi(bin.min(14) as i32);
+        let all = bursts(growth);
+        let mut far = all.clone();
+        for kind in 0..WAIT_KINDS {
+            far.count[kind][..13].fill(0.0);
+            far.cpu_ns[kind].iter_mut().for_each(|t| *t *= 4.0);
+        }
+        let others = curve_of_all([&all, &far].into_iter());
+        let relative = |c: &[f64; GAP_BINS], from: usize, to: usize| c[to] / c[from];
+        assert!((relative(&others, 9, 14) / 1.3f64.powi(5) - 1.0).abs() < 0.03, "{others:?}");
+        assert_eq!(relative(&far.curve(&FLAT), 9, 12), 1.0, "it has no evidence of its own");
+        let known = far.curve(&others);
+        assert!((relative(&known, 9, 14) / 1.3f64.powi(5) - 1.0).abs() < 0.05, "{known:?}");
+        // What it knows itself is stronger.
+        let steady = bursts(|_| 1.0).curve(&others);
+        assert!((0.98..1.1).contains(&relative(&steady, 9, 14)), "{steady:?}");
+    }
+}
