@@ -8,6 +8,7 @@ mod input;
 mod live;
 mod network;
 mod nics;
+mod pace;
 mod verdict;
 
 use std::path::Path;

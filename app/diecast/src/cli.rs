@@ -52,6 +52,10 @@ pub enum Sub {
     Link(LinkArgs),
     /// Show or change the clock of a node in a running lab: offset, step, drift
     Clock(ClockArgs),
+    /// Stop a running lab's world: no virtual time passes
+    Pause(PaceArgs),
+    /// Let a paused lab go on
+    Resume(PaceArgs),
     /// Write what a NIC or a pipe of a running lab carries to a pcapng file, with virtual timestamps
     Capture(CaptureArgs),
     /// Have the network of a run again that was recorded with --record-arrivals, and compare
@@ -312,6 +316,15 @@ pub struct ClockArgs {
     /// Let all clocks go so much too fast from now on, at most 100000ppm
     #[arg(long, value_parser = drift, value_name = "[-]PPM", allow_hyphen_values = true, requires = "node")]
     pub drift: Option<i64>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct PaceArgs {
+    /// The lab's id from `diecast ps`, or how it begins
+    pub lab: String,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

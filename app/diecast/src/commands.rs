@@ -290,14 +290,24 @@ pub fn clean() -> Done {
 pub fn ps(json: bool) -> Done {
     let labs = diecast_host_node::labs().map_err(|e| fault(HOST, e))?;
     if json {
-        let rows: Vec<_> =
-            labs.iter().map(|l| serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive})).collect();
+        let rows: Vec<_> = labs
+            .iter()
+            .map(|l| {
+                let paused = l.alive && crate::live::is_paused(&l.id);
+                serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive, "paused": paused})
+            })
+            .collect();
         say!("{}", serde_json::Value::from(rows));
         return Ok(0);
     }
     say!("{:<24} {:>8}  state", "lab", "pid");
     for l in labs {
-        say!("{:<24} {:>8}  {}", l.id, l.pid, if l.alive { "runs" } else { "dead: diecast clean removes it" });
+        let state = match l.alive {
+            true if crate::live::is_paused(&l.id) => "paused",
+            true => "runs",
+            false => "dead: diecast clean removes it",
+        };
+        say!("{:<24} {:>8}  {state}", l.id, l.pid);
     }
     Ok(0)
 }

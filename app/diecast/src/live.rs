@@ -14,7 +14,7 @@ use diecast_host_run::{
     Answer, CaptureCounts, CaptureRequest, Changed, ClockWords, NodeClock, Request, When, on_interrupt, replay_run,
 };
 
-use crate::cli::{CaptureArgs, ClockArgs, LinkAction, LinkArgs, ReplayArgs};
+use crate::cli::{CaptureArgs, ClockArgs, LinkAction, LinkArgs, PaceArgs, ReplayArgs};
 use crate::commands::{Done, FAILED, Fault, HOST, TEXT, fault};
 
 /// No chunk of a capture is longer; more means that the other end is no lab.
@@ -104,6 +104,21 @@ pub fn clock(a: &ClockArgs) -> Done {
     match ask(&a.lab, &Request::Clock(words))?.0 {
         Answer::Clocks(clocks) if a.json => say!("{}", serde_json::to_string(&clocks).unwrap_or_default()),
         Answer::Clocks(clocks) => clocks.iter().for_each(|c| say!("{}", clock_line(c))),
+        other => return Err(refused(other)),
+    }
+    Ok(0)
+}
+
+/// Whether a lab is paused; no where it can't be asked.
+pub fn is_paused(lab: &str) -> bool {
+    matches!(ask(lab, &Request::Pace), Ok((Answer::Pace(pace), _)) if pace.paused)
+}
+
+pub fn pace(a: &PaceArgs, request: &Request) -> Done {
+    match ask(&a.lab, request)?.0 {
+        Answer::Pace(pace) if a.json => say!("{}", serde_json::to_string(&pace).unwrap_or_default()),
+        Answer::Pace(p) if p.paused => say!("paused; TDF {} once it goes on", p.tdf),
+        Answer::Pace(p) => say!("runs at TDF {}", p.tdf),
         other => return Err(refused(other)),
     }
     Ok(0)

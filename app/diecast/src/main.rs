@@ -23,6 +23,8 @@ fn main() -> ExitCode {
         cli::Sub::Ps(a) => commands::ps(a.json),
         cli::Sub::Link(a) => live::link(a),
         cli::Sub::Clock(a) => live::clock(&a),
+        cli::Sub::Pause(a) => live::pace(&a, &diecast_host_run::Request::Pause),
+        cli::Sub::Resume(a) => live::pace(&a, &diecast_host_run::Request::Resume),
         cli::Sub::Capture(a) => live::capture(&a),
         cli::Sub::Replay(a) => live::replay(&a),
     };

@@ -19,11 +19,13 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
-pub use own::{ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, TIMERS_MAX};
+pub use own::{
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, STACK_WORDS, TIMERS_MAX,
+};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 11;
+pub const ABI_VERSION: u32 = 12;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -43,6 +45,8 @@ pub const TRAP_MAGIC: u16 = 0xd1ec;
 pub const METER_SLEEP: u64 = 0xd1ec_51ee;
 /// `si_perf_data` of the meter's SIGTRAP.
 pub const METER_MAGIC: u64 = 0xd1ec_ca57;
+/// `si_value` of the SIGTRAP that makes a thread translate its wait anew, after the frame's rate has changed.
+pub const KICK_MAGIC: u64 = 0xd1ec_ca5e_4b1c;
 /// How many rates a lab can have in its life before retime is refused.
 pub const SEGMENTS_MAX: usize = 64;
 /// Virtual CPUs of a node at most.
@@ -254,6 +258,12 @@ pub struct ProcPage {
     pub own: OwnPage,
 }
 
+/// Address of [`OwnPage::timers`] in a process.
+pub const TIMERS_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, timers)) as u64;
+/// Where the stack of calls into a stopped process begins.
+pub const STOPPED_STACK_ADDR: u64 =
+    (PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, stack) + 8 * STACK_WORDS) as u64) & !15;
+
 /// What the supervisor hands to the blob's first call in a new image, on the new stack.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -311,6 +321,20 @@ impl NodePage {
             tries += 1;
             core::hint::spin_loop();
         }
+    }
+
+    /// The segment in force, an instant in it, and the generation of the map that has it: any change gives another.
+    #[inline(always)]
+    pub fn look(&self, real_now: impl Fn() -> RealNs) -> (Segment, RealNs, u64) {
+        let (segment, (r, generation)) = self.steady(|| (real_now(), self.seq.load(Ordering::Relaxed)));
+        (segment, r, u64::from(generation))
+    }
+
+    /// The newest segment in which time passes.
+    pub fn running(&self) -> Segment {
+        let count = (self.segment_count.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
+        let segments = self.segments.iter().take(count).rev().map(SegmentCell::load);
+        segments.into_iter().find(|s| s.rate != Rate::ZERO).unwrap_or_else(|| self.segment())
     }
 
     /// The segment in which a real instant lies. The past does not change, so only the newest one needs the seqlock.

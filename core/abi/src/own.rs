@@ -17,6 +17,9 @@ pub const ALT_LEN: u64 = 0x1_0000;
 /// How many a process can have at one time; more small stacks go to the kernel as they are.
 pub const ALT_SLOTS: usize = 1024;
 
+/// Words of [`OwnPage::stack`].
+pub const STACK_WORDS: usize = 384;
+
 /// The part of a process's page that a child finds empty after fork (MADV_WIPEONFORK).
 #[repr(C, align(4096))]
 pub struct OwnPage {
@@ -36,6 +39,14 @@ pub struct OwnPage {
     pub pending: AtomicU32,
     /// Their `siginfo_t`, SIGTRAP's first.
     pub pending_info: [[AtomicU64; 16]; 2],
+    /// 1 once this image set ITIMER_REAL or a POSIX timer, or found the first set by the image before it; 2 once it set
+    /// one beyond [`TIMERS_MAX`].
+    pub timers: AtomicU32,
+    /// Virtual instant at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
+    pub itimer_due_ns: AtomicU64,
+    pub itimer_every_ns: AtomicU64,
+    /// Stack of the calls that the supervisor makes while every thread of the process is stopped.
+    pub stack: [AtomicU64; STACK_WORDS],
 }
 
 /// The part that a child inherits.
@@ -51,7 +62,8 @@ pub struct InheritedPage {
     pub filtered: AtomicU32,
     /// Timer slack that the program set, virtual ns; 0 = the machine's.
     pub slack_v_ns: AtomicU64,
-    /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns.
+    /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns. Of other POSIX timers, while they are
+    /// held: their virtual instant, and their interval.
     pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
     /// 1 once the program asked for stamps on packets, and its receiving calls are trapped.

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use diecast_core_abi::{GAP_BINS, NodePage, ThreadSlot, late_bucket};
-use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
+use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{charge, finish_of, warm_ns};
 
@@ -33,7 +33,6 @@ pub struct Sent {
 /// The ledger as a sender's charge sees it.
 struct Account<'a> {
     discount: &'a [AtomicU32; GAP_BINS],
-    segment: Segment,
     slowness: Rate,
     entries: &'a [AtomicU64],
     now_v: VirtNs,
@@ -62,8 +61,7 @@ impl Account<'_> {
         finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, cpu_ns)))
     }
 
-    fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent) -> VirtNs {
-        let woke = self.segment.v_of(sent.woke);
+    fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
         let Some(slot) = slot else { return self.look(woke, burst_ns, sent.gap_ns) };
@@ -123,7 +121,6 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     page.busy_r_ns.fetch_max(sent.at.0, Relaxed);
     let mut account = Account {
         discount: &page.cold_discount,
-        segment,
         slowness: page.slowness(),
         entries: page.entries(),
         now_v: segment.v_of(now),
@@ -133,7 +130,9 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         clamped: false,
         node_charged_ns: k.charged_ns.load(Relaxed),
     };
-    let release = account.charge_sender(page.slot(sent.tid), sent);
+    // The lab may have been paused, or re-timed, since.
+    let woke = page.segment_at(sent.woke).v_of(sent.woke);
+    let release = account.charge_sender(page.slot(sent.tid), sent, woke);
     k.charged_ns.fetch_add(account.charged_ns, Relaxed);
     k.cold_ns.fetch_add(account.cold_ns, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
@@ -151,7 +150,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use diecast_core_vtime::Tdf;
+    use diecast_core_vtime::{Segment, Tdf};
 
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
@@ -180,7 +179,6 @@ mod tests {
         let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
         let mut a = Account {
             discount,
-            segment,
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             now_v: segment.v_of(RealNs(now_ns)),
@@ -190,7 +188,7 @@ mod tests {
             clamped: false,
             node_charged_ns: 0,
         };
-        let release = a.charge_sender(slot, sent).0;
+        let release = a.charge_sender(slot, sent, segment.v_of(sent.woke)).0;
         assert_eq!((a.forgiven_v_ns, a.clamped), (0, false));
         (release, a.charged_ns, entries[0].load(Relaxed))
     }

@@ -224,9 +224,52 @@ fn slack() -> u64 {
     }
 }
 
-/// A relative wait, with the machine's slack. Zero stays zero.
-pub fn wait_in(t: Timespec) -> Timespec {
-    with_slack(rel_in(MONOTONIC, t))
+/// A wait by the node's MONOTONIC, which may have to be translated more than once.
+#[derive(Clone, Copy)]
+pub struct Wait {
+    /// Its end on the lab's virtual clock; `u64::MAX` never comes.
+    end_v_ns: u64,
+    /// Zero asks whether it is so already, and does not wait.
+    zero: bool,
+}
+
+impl Wait {
+    /// One that begins now.
+    pub fn new(t: Timespec) -> Wait {
+        let ns = ns_of(t);
+        let end_v_ns = match ns {
+            u64::MAX => u64::MAX,
+            _ if node().clock.latest().is_plain() => v_now().0.saturating_add(ns),
+            _ => node().clock.v_of_mono(mono_now().saturating_add(ns)),
+        };
+        Wait { end_v_ns, zero: ns == 0 }
+    }
+
+    /// What is left of it in real time, with the machine's slack and at least 1 ns, and the generation that says so.
+    pub fn left(&self) -> (Timespec, u64) {
+        let (segment, now, generation) = node().look(now_real);
+        if self.zero {
+            return (Timespec { sec: 0, nsec: 0 }, generation);
+        }
+        if self.end_v_ns == u64::MAX {
+            return (FOREVER, generation);
+        }
+        let end = segment.r_of(VirtNs(self.end_v_ns));
+        if end == RealNs::NEVER {
+            return (FOREVER, generation);
+        }
+        (with_slack(real_timespec(end.0.saturating_sub(now.0).max(1))), generation)
+    }
+
+    /// Whether its end has come.
+    pub fn is_over(&self) -> bool {
+        v_now().0 >= self.end_v_ns
+    }
+}
+
+/// Generation of the frame's map: what is translated before it changes is void.
+pub fn generation() -> u64 {
+    node().look(|| RealNs(0)).2
 }
 
 /// A deadline to wait for, with the machine's slack.

@@ -8,10 +8,13 @@
 use core::arch::global_asm;
 use core::mem::offset_of;
 
-use diecast_core_abi::{ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, OwnPage, PROC_PAGE_ADDR, ProcPage, TRAP_MAGIC};
+use diecast_core_abi::{
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, NODE_PAGE_ADDR, NodePage, OwnPage, PROC_PAGE_ADDR, ProcPage,
+    TRAP_MAGIC,
+};
 use diecast_core_syscalls::nr::CLONE3;
 
-use crate::sys::Ret;
+use crate::sys::{RESTART, Ret};
 use crate::{altstack, signals};
 
 /// What a trampoline needs to finish a call. Offsets are used by the assembly below.
@@ -74,6 +77,8 @@ const _: () = {
 /// Where the program's handlers are kept that are entered through `dc_onstack`.
 const HANDLERS_ADDR: u64 =
     PROC_PAGE_ADDR + (offset_of!(ProcPage, inherited) + offset_of!(InheritedPage, handlers)) as u64;
+/// Generation of the frame's map.
+const GENERATION_ADDR: u64 = NODE_PAGE_ADDR + offset_of!(NodePage, seq) as u64;
 /// How many handlers were entered.
 const HANDLED_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, handled)) as u64;
 
@@ -244,6 +249,45 @@ dc_own_after:
     .cfi_endproc
     .size dc_own, . - dc_own
 
+    .globl diecast_wait_begin
+    .globl diecast_wait_end
+    .globl dc_wait
+    .hidden dc_wait
+    .type dc_wait, @function
+    # A translated timed wait: rdi = WaitCall. From diecast_wait_begin to diecast_wait_end a change of the frame's rate
+    # makes the translation void: before the call the comparison sees it, from there on a kick does (interrupt.rs),
+    # which finds in rbx by which generation the time was translated.
+dc_wait:
+    .cfi_startproc
+    push rbx
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset rbx, 0
+    mov rbx, [rdi + 56]
+    mov rsi, [rdi + 16]
+    mov rdx, [rdi + 24]
+    mov r10, [rdi + 32]
+    mov r8, [rdi + 40]
+    mov r9, [rdi + 48]
+    movabs rcx, {generation}
+    mov rax, [rdi]
+    mov rdi, [rdi + 8]
+diecast_wait_begin:
+    cmp dword ptr [rcx], ebx
+    jne 4f
+    syscall
+diecast_wait_end:
+    pop rbx
+    .cfi_remember_state
+    .cfi_adjust_cfa_offset -8
+    .cfi_restore rbx
+    ret
+4:
+    .cfi_restore_state
+    mov rax, {restart}
+    jmp diecast_wait_end
+    .cfi_endproc
+    .size dc_wait, . - dc_wait
+
     .globl dc_restorer
     .hidden dc_restorer
     .type dc_restorer, @function
@@ -262,11 +306,22 @@ diecast_blob_init:
     int3
     ud2
     .size diecast_blob_init, . - diecast_blob_init
+
+    .globl diecast_timers
+    .type diecast_timers, @function
+    # Called by the supervisor in a stopped process, on the stack of its page: rdi = 0 holds its timers, 1 sets them
+    # again. Stops with int3, rax = 0.
+diecast_timers:
+    call {timers}
+    int3
+    ud2
+    .size diecast_timers, . - diecast_timers
 "#,
     serve = sym crate::serve::serve,
     prepare = sym signals::prepare_clone3,
     reset = sym signals::reset_handlers,
     init = sym crate::init::init,
+    timers = sym crate::held::serve,
     relocate = sym altstack::relocate,
     record = const size_of::<Record>(),
     clone_record = const size_of::<CloneRecord>(),
@@ -274,7 +329,32 @@ diecast_blob_init:
     alt_len = const ALT_LEN * ALT_SLOTS as u64,
     handlers = const HANDLERS_ADDR,
     handled = const HANDLED_ADDR,
+    generation = const GENERATION_ADDR,
+    restart = const RESTART,
 );
+
+/// A system call whose time was translated by one generation of the frame's map.
+#[repr(C)]
+pub struct WaitCall {
+    pub nr: u64,
+    pub args: [u64; 6],
+    pub generation: u64,
+}
+
+const _: () = assert!(offset_of!(WaitCall, generation) == 56);
+
+/// Makes the call, or gives [`RESTART`] where its time has to be translated anew.
+///
+/// # Safety
+/// As [`crate::sys::call`].
+#[inline(always)]
+pub unsafe fn wait(call: &WaitCall) -> Ret {
+    let ret: Ret;
+    // SAFETY: an ordinary call; what the kernel writes is the caller's promise. A call by its symbol would go through
+    // a GOT.
+    unsafe { core::arch::asm!("call dc_wait", in("rdi") call, lateout("rax") ret, clobber_abi("C")) };
+    ret
+}
 
 macro_rules! address_of {
     ($(#[$doc:meta])* $name:ident, $symbol:literal) => {
@@ -293,6 +373,16 @@ address_of!(trampoline_up, "dc_trampoline_up");
 address_of!(clone3_trampoline_up, "dc_clone3_up");
 address_of!(restorer, "dc_restorer");
 address_of!(onstack_entry, "dc_onstack");
+address_of!(
+    /// From here to [`wait_end`] nothing is decided yet.
+    wait_begin,
+    "diecast_wait_begin"
+);
+address_of!(
+    /// Where a wait has its result.
+    wait_end,
+    "diecast_wait_end"
+);
 address_of!(sigsys_entry, "diecast_sigsys");
 address_of!(sigtrap_entry, "diecast_sigtrap");
 
@@ -357,6 +447,7 @@ pub mod reg {
     pub const R10: usize = 2;
     pub const RDI: usize = 8;
     pub const RSI: usize = 9;
+    pub const RBX: usize = 11;
     pub const RDX: usize = 12;
     pub const RAX: usize = 13;
     pub const RCX: usize = 14;

@@ -8,7 +8,7 @@ use diecast_core_abi::{
 use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
 use crate::sys::{self, Ret};
-use crate::{entry, node, process, signals};
+use crate::{entry, node, process, signals, timers};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -56,6 +56,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     signals::inherit();
+    timers::note_inherited();
 
     let base = SA_SIGINFO | SA_RESTORER | SA_ONSTACK;
     let sigtrap = [entry::sigtrap_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];

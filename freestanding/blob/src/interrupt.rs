@@ -10,8 +10,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX};
 use diecast_core_syscalls::nr;
 
-use crate::entry::{UContext, reg};
-use crate::{node, process, sys, user};
+use crate::entry::{self, UContext, reg};
+use crate::{clock, node, process, sys, user};
 
 const SA_RESTART: u64 = 0x1000_0000;
 /// The bytes of `syscall`.
@@ -101,4 +101,28 @@ pub fn give_back(u: &mut UContext) {
         u.regs[reg::RAX] = sys::EINTR as u64;
         u.regs[reg::RIP] = at.wrapping_add(2);
     }
+}
+
+/// After a hit, and at a kick: where the frame's rate has changed since the wait that was interrupted was translated, it
+/// is made again. One that has not begun yet goes back, and one that the kick or the freezing has ended does not show
+/// it. Where a handler of the program ends it too, that stays so.
+#[inline(never)]
+pub fn after_change(u: &mut UContext) {
+    let (at, end) = (u.regs[reg::RIP], entry::wait_end());
+    if !(entry::wait_begin()..=end).contains(&at) || u.regs[reg::RBX] as u32 == clock::generation() as u32 {
+        return;
+    }
+    let (number, op) = (u.regs[reg::RAX], u.regs[reg::RSI]);
+    if at == end {
+        if number as sys::Ret != sys::EINTR || next_handler_interrupts(u.mask, 0) {
+            return;
+        }
+    } else if u.regs[reg::RCX] == end && is_interruptible(number, op) && next_handler_interrupts(u.mask, SA_RESTART) {
+        // The kernel went back by the flags of SIGTRAP's handler, not by those of the program's.
+        u.regs[reg::RAX] = sys::EINTR as u64;
+        u.regs[reg::RIP] = end;
+        return;
+    }
+    u.regs[reg::RAX] = sys::RESTART as u64;
+    u.regs[reg::RIP] = end;
 }

@@ -23,6 +23,7 @@ mod clock;
 mod cputimers;
 mod entry;
 mod filter;
+mod held;
 mod init;
 mod interrupt;
 mod meter;

@@ -34,7 +34,13 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
             cputimers::check();
         }
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
-        interrupt::give_back(unsafe { &mut *uc });
+        let u = unsafe { &mut *uc };
+        interrupt::give_back(u);
+        // A kick that came while this hit was pending is lost: SIGTRAP is not queued.
+        interrupt::after_change(u);
+    } else if signals::is_kick(i) {
+        // SAFETY: as above.
+        interrupt::after_change(unsafe { &mut *uc });
     } else {
         // The program's own handler may make trapped calls; the mask comes back with the frame.
         let sigsys = 1u64 << 30;
@@ -186,7 +192,7 @@ fn hit() {
         let woke = began.saturating_sub(waited).max(last_wall);
         let busy = n.busy_r_ns.load(Relaxed);
         cold_gap = if fresh || busy == 0 { 0 } else { woke.saturating_sub(busy) };
-        (VirtNs(segment.v_of(RealNs(woke)).0.max(finish_before)), began)
+        (VirtNs(n.segment_at(RealNs(woke)).v_of(RealNs(woke)).0.max(finish_before)), began)
     };
 
     let cold = work - ledger::warm_ns(&n.cold_discount, cold_gap, work);
@@ -226,6 +232,15 @@ fn hit() {
     let mut cold_gap = 0;
     if wake > now_r.0 && wake != u64::MAX {
         woke = sleep_until(wake);
+        // A pause, or a change of rate, while it slept: the slice still takes its virtual time.
+        while n.segment() != segment {
+            let anew = n.segment().r_of(c.finish).0;
+            if anew == u64::MAX || anew <= woke {
+                break;
+            }
+            wake = anew;
+            woke = sleep_until(anew);
+        }
         let late = woke.saturating_sub(wake);
         count(&k.sleep_late, late);
         // The program goes on as cold as a node that did nothing meanwhile, unless others of it ran.

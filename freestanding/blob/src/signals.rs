@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::VirtualAction;
+use diecast_core_abi::{KICK_MAGIC, VirtualAction};
 use diecast_core_syscalls::nr;
 
 use crate::carried::{self, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSYS, IGNORES_SIGTRAP};
@@ -145,6 +145,18 @@ pub fn rt_sigpending(a: [u64; 6]) -> Ret {
     r
 }
 
+/// Whether a SIGTRAP says that the frame's rate has changed.
+pub fn is_kick(info: &SigInfo) -> bool {
+    const SI_QUEUE: i32 = -1;
+    info.code == SI_QUEUE && info.word1 == KICK_MAGIC
+}
+
+/// The same of what a wait for signals took.
+pub fn took_kick(r: Ret, info: u64) -> bool {
+    // SAFETY: who waits for SIGTRAP passes a siginfo_t of the blob's.
+    r == SIGTRAP as Ret && info != 0 && is_kick(unsafe { &*(info as *const SigInfo) })
+}
+
 /// Takes a virtually pending signal of the set, or waits for the others.
 #[inline(never)]
 pub fn rt_sigtimedwait(a: [u64; 6]) -> Ret {
@@ -152,17 +164,18 @@ pub fn rt_sigtimedwait(a: [u64; 6]) -> Ret {
     if wanted == 0 {
         return waits::relative(nr::RT_SIGTIMEDWAIT, a, 2);
     }
-    loop {
-        let mut info = [0u64; 16];
+    let mut info = [0u64; 16];
+    let taken = loop {
         if let Some(signo) = take_pending(wanted, &mut info) {
-            return if a[1] == 0 { signo as Ret } else { user::put_words(a[1], &info).err().unwrap_or(signo as Ret) };
+            break signo as Ret;
         }
-        let r = waits::relative(nr::RT_SIGTIMEDWAIT, a, 2);
+        let r = waits::relative(nr::RT_SIGTIMEDWAIT, [a[0], &raw mut info as u64, a[2], a[3], 0, 0], 2);
         // One that came meanwhile went through our handler, which ended the wait.
         if r != sys::EINTR || process().own.pending.load(Ordering::Relaxed) & wanted == 0 {
-            return r;
+            break r;
         }
-    }
+    };
+    if taken < 0 || a[1] == 0 { taken } else { user::put_words(a[1], &info).err().unwrap_or(taken) }
 }
 
 #[inline(never)]

@@ -7,11 +7,13 @@ use crate::entry;
 /// Result of a call: negative errno or a value, as the kernel gives it.
 pub type Ret = i64;
 
+pub const EAGAIN: Ret = -11;
 pub const EFAULT: Ret = -14;
 pub const EINVAL: Ret = -22;
 pub const EINTR: Ret = -4;
 pub const EPERM: Ret = -1;
 pub const ENOSYS: Ret = -38;
+pub const ETIMEDOUT: Ret = -110;
 /// Put in place of a result by [`crate::interrupt`]: the wait goes on for what is left of it.
 pub const RESTART: Ret = -516;
 

@@ -11,16 +11,29 @@ use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Pair, Timespec, Timeval};
 use crate::{cputimers, process};
 
+/// This image sets timers that run in the kernel and are its own: whoever pauses the lab has to know.
+pub fn note_timers(how: u32) {
+    process().own.timers.fetch_max(how, Ordering::Relaxed);
+}
+
+/// The same of ITIMER_REAL, which the image before this one may have set.
+pub fn note_inherited() {
+    let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
+    if sys::own(nr::GETITIMER, [0, &raw mut now as u64, 0, 0, 0, 0]) == 0 && us(now.value) != 0 {
+        note_timers(1);
+    }
+}
+
 pub fn timeval_in(t: Timeval) -> Timeval {
     whole(clock::rel_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 }))
 }
 
-fn timeval_period_in(t: Timeval) -> Timeval {
+pub fn timeval_period_in(t: Timeval) -> Timeval {
     whole(clock::period_in(MONOTONIC, Timespec { sec: t.sec, nsec: t.usec * 1000 }))
 }
 
 /// In microseconds, rounded up.
-fn whole(real: Timespec) -> Timeval {
+pub fn whole(real: Timespec) -> Timeval {
     let up = (real.nsec + 999) / 1000;
     // Exactly one second of microseconds is not legal in a timer: carry it.
     if up >= 1_000_000 { Timeval { sec: real.sec + 1, usec: 0 } } else { Timeval { sec: real.sec, usec: up } }
@@ -35,7 +48,7 @@ fn whole_us(ns: u64) -> Timeval {
     Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
 }
 
-fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
+pub fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
     let us = |t: Timeval| t.sec as u64 * 1_000_000 + t.usec as u64;
     let of = |us: u64| Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 };
     // An interval reads back as it was set: the smallest one that gives this real interval.
@@ -65,6 +78,7 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
         Ok(p) if ok(p.interval) && ok(p.value) => p,
         _ => return as_is(nr::SETITIMER, a),
     };
+    note_timers(1);
     let real = Pair { interval: timeval_period_in(new.interval), value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
     let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
@@ -78,7 +92,7 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
     }
 }
 
-fn us(t: Timeval) -> u64 {
+pub fn us(t: Timeval) -> u64 {
     (t.sec as u64).saturating_mul(1_000_000).saturating_add(t.usec as u64)
 }
 
@@ -154,6 +168,7 @@ pub fn getitimer(a: [u64; 6]) -> Ret {
 /// Through setitimer, whose microseconds are exact for any TDF. The result is rounded as the kernel does.
 #[inline(never)]
 pub fn alarm(a: [u64; 6]) -> Ret {
+    note_timers(1);
     let new = Pair { interval: ZERO_TV, value: Timeval { sec: (a[0] as u32) as i64, usec: 0 } };
     let real = Pair { interval: ZERO_TV, value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
@@ -206,7 +221,7 @@ fn spec_in(id: i32, absolute: bool, p: Pair<Timespec>) -> Pair<Timespec> {
 /// Remaining times out. 1 ns means "expired, not yet delivered" and stays 1 ns. An interval reads back as it was
 /// set: the smallest one that gives this real interval (at TDF 1/100 at most a hundred steps down). So does a CPU
 /// timer of which nothing has passed.
-fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
+pub fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
     let smallest = |t: Timespec| {
         let real = clock::ns_of(t);
         let mut v = clock::interval_out(id, real);
@@ -254,6 +269,9 @@ fn gettime(number: u32, a: [u64; 6], id: i32) -> Ret {
 
 pub fn timer_settime(a: [u64; 6]) -> Ret {
     let id = timer_clock(a[0]);
+    if !clock::is_cpu(id) {
+        note_timers(if a[0] as u32 as usize >= TIMERS_MAX { 2 } else { 1 });
+    }
     if cputimers::counts(id) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
 }
 

@@ -5,16 +5,48 @@
 
 use diecast_core_syscalls::nr;
 
-use crate::clock::{self, FOREVER, MONOTONIC};
-use crate::signals::strip;
-use crate::sys::{EFAULT, EINTR, ENOSYS, RESTART, Ret, as_is};
+use crate::clock::{self, FOREVER, MONOTONIC, Wait};
+use crate::entry::{self, WaitCall};
+use crate::signals::{strip, took_kick};
+use crate::sys::{EAGAIN, EFAULT, EINTR, ENOSYS, ETIMEDOUT, RESTART, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
 use crate::{carried, interrupt};
 
-/// A call that Linux makes again when its process was stopped and continued: RESTART where a hit prevented it.
-fn restartable(number: u32, a: [u64; 6]) -> Ret {
+/// A call with a time that one generation of the frame's map translated: RESTART where that has changed.
+fn timed(number: u32, args: [u64; 6], generation: u64) -> Ret {
+    // SAFETY: the program's own arguments, judged by the kernel, and pointers to locals that live on.
+    let r = unsafe { entry::wait(&WaitCall { nr: number as u64, args, generation }) };
+    if number == nr::RT_SIGTIMEDWAIT && took_kick(r, args[1]) {
+        return RESTART;
+    }
+    // Many waits are frozen where they are, their timers running: whether this end is the right one, the next try says.
+    if is_timeout(number, r) && clock::generation() != generation { RESTART } else { r }
+}
+
+/// Whether this result says that time is up, and nothing else.
+fn is_timeout(number: u32, r: Ret) -> bool {
+    match number {
+        nr::NANOSLEEP
+        | nr::CLOCK_NANOSLEEP
+        | nr::POLL
+        | nr::PPOLL
+        | nr::SELECT
+        | nr::PSELECT6
+        | nr::EPOLL_WAIT
+        | nr::EPOLL_PWAIT
+        | nr::EPOLL_PWAIT2
+        | nr::IO_GETEVENTS
+        | nr::IO_PGETEVENTS => r == 0,
+        nr::SEMTIMEDOP | nr::RT_SIGTIMEDWAIT => r == EAGAIN,
+        _ => r == ETIMEDOUT,
+    }
+}
+
+/// The same of a call that Linux makes again when its process was stopped and continued: RESTART also where a hit
+/// prevented that.
+fn restartable(number: u32, a: [u64; 6], generation: u64) -> Ret {
     let seen = interrupt::handled();
-    let r = as_is(number, a);
+    let r = timed(number, a, generation);
     if interrupt::was_a_hit(r, seen) { RESTART } else { r }
 }
 
@@ -41,28 +73,17 @@ fn remaining(asked: Timespec, left: Timespec) -> Timespec {
     if ns >= cap { asked } else { clock::timespec(ns) }
 }
 
-/// The real instant at which a wait made now ends.
-fn end_of(real: Timespec) -> u64 {
-    clock::now_real().0.saturating_add(clock::ns_of(real))
-}
-
-/// What is left of a wait that must go on; at least 1 ns, since zero can mean something else.
-fn left_until(end_r_ns: u64) -> Timespec {
-    if end_r_ns == u64::MAX { FOREVER } else { clock::timespec(end_r_ns.saturating_sub(clock::now_real().0).max(1)) }
-}
-
 #[inline(never)]
 pub fn nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[0]) else { return as_is(nr::NANOSLEEP, a) };
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let mut real = clock::wait_in(t);
-    let end = end_of(real);
+    let wait = Wait::new(t);
     let r = loop {
-        let r = restartable(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0]);
+        let (real, generation) = wait.left();
+        let r = restartable(nr::NANOSLEEP, [&raw const real as u64, &raw mut left as u64, 0, 0, 0, 0], generation);
         if r != RESTART {
             break r;
         }
-        real = left_until(end);
     };
     if r == EINTR && a[1] != 0 && user::put(a[1], remaining(t, left)).is_err() { EFAULT } else { r }
 }
@@ -72,23 +93,21 @@ pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[2]) else { return as_is(nr::CLOCK_NANOSLEEP, a) };
     let id = a[0] as i32;
     if a[1] & 1 != 0 {
-        let real = clock::wait_until(id, t);
-        loop {
-            let r = restartable(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, 0, 0, 0]);
-            if r != RESTART {
-                return r;
-            }
-        }
+        return absolute(nr::CLOCK_NANOSLEEP, a, 2, id);
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
-    let mut real = if clock::is_cpu(id) { clock::rel_in(id, t) } else { clock::wait_in(t) };
-    let end = end_of(real);
+    let wait = Wait::new(t);
+    let mut cpu = clock::rel_in(id, t);
     let r = loop {
-        let r = restartable(nr::CLOCK_NANOSLEEP, [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0]);
+        let (real, generation) = if clock::is_cpu(id) { (cpu, clock::generation()) } else { wait.left() };
+        let call = [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0];
+        let r = restartable(nr::CLOCK_NANOSLEEP, call, generation);
         if r != RESTART {
             break r;
         }
-        real = if clock::is_cpu(id) { left } else { left_until(end) };
+        if left.sec | left.nsec != 0 {
+            cpu = left;
+        }
     };
     if r == EINTR && a[3] != 0 && user::put(a[3], remaining(t, left)).is_err() { EFAULT } else { r }
 }
@@ -106,42 +125,34 @@ pub fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
     if carried::filtered() {
         return whole_milliseconds(number, a, at);
     }
-    let mut real = clock::wait_in(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 });
-    let time = &raw mut real as u64;
-    let r = match number {
-        // The kernel leaves in `real` what is left.
-        nr::POLL => loop {
-            let r = restartable(nr::PPOLL, [a[0], a[1], time, 0, 8, 0]);
-            if r != RESTART {
-                break r;
-            }
-        },
-        nr::EPOLL_PWAIT => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, a[4], a[5]]),
-        _ => as_is(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, 0, 8]),
+    let wait = Wait::new(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 });
+    let r = loop {
+        let (mut real, generation) = wait.left();
+        let time = &raw mut real as u64;
+        let r = match number {
+            nr::POLL => restartable(nr::PPOLL, [a[0], a[1], time, 0, 8, 0], generation),
+            nr::EPOLL_PWAIT => timed(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, a[4], a[5]], generation),
+            _ => timed(nr::EPOLL_PWAIT2, [a[0], a[1], a[2], time, 0, 8], generation),
+        };
+        if r != RESTART {
+            break r;
+        }
     };
     if r == ENOSYS { whole_milliseconds(number, a, at) } else { r }
 }
 
+/// Rounded up to whole milliseconds; what an int can't hold is waited for in pieces.
 #[inline(never)]
 fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
-    let ms = a[at] as i32;
-    let ns = clock::span_in(MONOTONIC, ms as u64 * 1_000_000);
-    // Rounded up to whole milliseconds; what an int can't hold is waited for in pieces.
-    let mut left_ms = ns / 1_000_000 + !ns.is_multiple_of(1_000_000) as u64;
+    let ms = a[at] as i64;
+    let wait = Wait::new(Timespec { sec: ms / 1000, nsec: ms % 1000 * 1_000_000 });
     loop {
-        let piece = if left_ms > i32::MAX as u64 { i32::MAX as u64 } else { left_ms };
-        a[at] = piece;
-        let end = clock::now_real().0.saturating_add(piece * 1_000_000);
-        let r = loop {
-            let r = if number == nr::POLL { restartable(number, a) } else { as_is(number, a) };
-            if r != RESTART {
-                break r;
-            }
-            let left = end.saturating_sub(clock::now_real().0);
-            a[at] = left / 1_000_000 + !left.is_multiple_of(1_000_000) as u64;
-        };
-        left_ms -= piece;
-        if r != 0 || left_ms == 0 {
+        let (real, generation) = wait.left();
+        let ns = clock::ns_of(real);
+        let left_ms = ns / 1_000_000 + !ns.is_multiple_of(1_000_000) as u64;
+        a[at] = left_ms.min(i32::MAX as u64);
+        let r = if number == nr::POLL { restartable(number, a, generation) } else { timed(number, a, generation) };
+        if r != RESTART && (r != 0 || wait.is_over()) {
             return r;
         }
     }
@@ -207,15 +218,20 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         return as_is(number, a);
     }
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let mut real = clock::wait_in(t);
-    a[at] = &raw mut real as u64;
+    let wait = Wait::new(t);
+    let (mut given, mut real);
     let r = loop {
-        let r = restartable(number, a);
+        let generation;
+        (given, generation) = wait.left();
+        real = given;
+        a[at] = &raw mut real as u64;
+        let r = restartable(number, a, generation);
         if r != RESTART {
             break r;
         }
     };
-    if t.sec != 0 || t.nsec != 0 {
+    // A kernel that leaves the time alone (STICKY_TIMEOUTS) leaves it as it was asked for.
+    if (t.sec != 0 || t.nsec != 0) && (real.sec, real.nsec) != (given.sec, given.nsec) {
         // A write that fails is ignored, as in the kernel.
         let _ = user::put(addr, remaining(t, real));
     }
@@ -257,14 +273,12 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
         return as_is(number, a);
     }
     let carried = Timespec { sec: t.sec.saturating_add(t.nsec / 1_000_000_000), nsec: t.nsec % 1_000_000_000 };
-    let real = clock::wait_in(carried);
-    a[4] = &raw const real as u64;
-    if number == nr::IO_GETEVENTS {
-        return as_is(number, a);
-    }
-    // Linux begins this one anew, with its whole timeout.
+    let wait = Wait::new(carried);
     loop {
-        let r = restartable(number, a);
+        let (real, generation) = wait.left();
+        a[4] = &raw const real as u64;
+        let r =
+            if number == nr::IO_GETEVENTS { timed(number, a, generation) } else { restartable(number, a, generation) };
         if r != RESTART {
             return r;
         }
@@ -280,13 +294,15 @@ pub fn select(mut a: [u64; 6]) -> Ret {
         _ => return as_is(nr::SELECT, a),
     };
     let asked = Timespec { sec: t.sec.saturating_add(t.usec / 1_000_000), nsec: t.usec % 1_000_000 * 1000 };
-    let real = clock::wait_in(asked);
-    // Microseconds, rounded up; a carry into a full second is legal here.
-    let given = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
-    let mut copy = given;
-    a[4] = &raw mut copy as u64;
+    let wait = Wait::new(asked);
+    let (mut given, mut copy);
     let r = loop {
-        let r = restartable(nr::SELECT, a);
+        let (real, generation) = wait.left();
+        // Microseconds, rounded up; a carry into a full second is legal here.
+        given = Timeval { sec: real.sec, usec: (real.nsec + 999) / 1000 };
+        copy = given;
+        a[4] = &raw mut copy as u64;
+        let r = restartable(nr::SELECT, a, generation);
         if r != RESTART {
             break r;
         }
@@ -302,24 +318,23 @@ pub fn select(mut a: [u64; 6]) -> Ret {
 
 /// A relative timespec that is only read.
 #[inline(never)]
-#[expect(unused_assignments, reason = "the kernel reads what is left through its address")]
 pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     let addr = match a.get(at) {
         Some(p) if *p != 0 => *p,
         _ => return as_is(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let mut real = clock::wait_in(t);
-    let end = end_of(real);
-    if let Some(p) = a.get_mut(at) {
-        *p = &raw mut real as u64;
-    }
+    let wait = Wait::new(t);
     loop {
-        let r = if ends_when_stopped(number) { as_is(number, a) } else { restartable(number, a) };
+        let (real, generation) = wait.left();
+        if let Some(p) = a.get_mut(at) {
+            *p = &raw const real as u64;
+        }
+        let ends = ends_when_stopped(number);
+        let r = if ends { timed(number, a, generation) } else { restartable(number, a, generation) };
         if r != RESTART {
             return r;
         }
-        real = left_until(end);
     }
 }
 
@@ -331,12 +346,13 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
         _ => return as_is(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let real = clock::wait_until(id, t);
-    if let Some(p) = a.get_mut(at) {
-        *p = &raw const real as u64;
-    }
     loop {
-        let r = restartable(number, a);
+        let generation = clock::generation();
+        let real = clock::wait_until(id, t);
+        if let Some(p) = a.get_mut(at) {
+            *p = &raw const real as u64;
+        }
+        let r = restartable(number, a, generation);
         if r != RESTART {
             return r;
         }
@@ -361,11 +377,19 @@ pub fn futex(a: [u64; 6]) -> Ret {
 pub fn recvmmsg(mut a: [u64; 6]) -> Ret {
     let addr = a[4];
     let Some(t) = valid_timespec(addr) else { return as_is(nr::RECVMMSG, a) };
-    let mut real = clock::wait_in(t);
-    if real.sec == FOREVER.sec {
-        real = Timespec { sec: 1 << 32, nsec: 0 };
-    }
-    a[4] = &raw mut real as u64;
-    let r = as_is(nr::RECVMMSG, a);
+    let wait = Wait::new(t);
+    let mut real;
+    let r = loop {
+        let generation;
+        (real, generation) = wait.left();
+        if real.sec == FOREVER.sec {
+            real = Timespec { sec: 1 << 32, nsec: 0 };
+        }
+        a[4] = &raw mut real as u64;
+        let r = timed(nr::RECVMMSG, a, generation);
+        if r != RESTART {
+            break r;
+        }
+    };
     if r > 0 && user::put(addr, remaining(t, real)).is_err() { EFAULT } else { r }
 }

@@ -198,6 +198,12 @@ impl EmulatorHandle {
         Ok(looker)
     }
 
+    /// As [`Emulator::kick`].
+    pub fn kick(&self) {
+        // The only failure is a counter near 2^64, and then the thread is awake.
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+    }
+
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Result<T, HostNetError> {
         let (reply, answer) = channel();
         self.tell(command(reply))?;
@@ -206,8 +212,7 @@ impl EmulatorHandle {
 
     fn tell(&self, command: Command) -> Result<(), HostNetError> {
         self.commands.send(command).map_err(|_| HostNetError::Ended)?;
-        // The only failure is a counter near 2^64, and then the thread is awake.
-        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
+        self.kick();
         Ok(())
     }
 }

@@ -29,7 +29,7 @@ pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
 pub use gateway::{Way, WayCounts, WayEnd};
 pub use netns::{create_netns, in_netns, netns_cookie};
-pub use priority::Scheduling;
+pub use priority::{Scheduling, become_fifo};
 pub use stats::{EmulatorStats, LatenessSummary};
 pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
 pub use tap::{

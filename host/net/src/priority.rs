@@ -28,7 +28,7 @@ pub enum Scheduling {
 
 /// Makes the calling thread SCHED_FIFO. In a v1 cpu cgroup below the root the real-time budget is 0 and the kernel
 /// answers EPERM: then this thread alone moves to the root of that hierarchy.
-pub(crate) fn become_fifo(priority: u8) -> Scheduling {
+pub fn become_fifo(priority: u8) -> Scheduling {
     match sys::set_fifo(i32::from(priority)) {
         Ok(()) => Scheduling::Fifo { priority, moved_to_root_cgroup: false },
         Err(first) if first.raw_os_error() == Some(libc::EPERM) => match retry_in_root(priority) {

@@ -163,6 +163,10 @@ fn unescape(text: &str) -> String {
     out + rest
 }
 
+/// How long threads may take to stop: until the call they are in can be interrupted.
+const FREEZE_TIMEOUT: Duration = Duration::from_secs(10);
+const FREEZE_LOOK_EVERY: Duration = Duration::from_micros(100);
+
 /// One cgroup, in all hierarchies.
 #[derive(Clone, Debug)]
 pub struct Cgroup {
@@ -336,13 +340,48 @@ impl Cgroup {
         }
     }
 
-    /// A frozen process of v1 does not die; one of v2 does.
-    fn thaw(&self) {
-        if let Ok(directory) = self.directory("freezer")
-            && !self.hierarchies.is_v2()
-        {
+    /// Stops every thread of all these where it is, and returns when all of them have stopped; else none stays so.
+    pub fn freeze_all(all: &[Cgroup]) -> Result<(), NodeError> {
+        let frozen = all.iter().try_for_each(Cgroup::begin_freezing).and_then(|()| {
+            let give_up = Instant::now() + FREEZE_TIMEOUT;
+            all.iter().try_for_each(|cgroup| cgroup.await_frozen(give_up))
+        });
+        if frozen.is_err() {
+            all.iter().for_each(Cgroup::thaw);
+        }
+        frozen
+    }
+
+    fn begin_freezing(&self) -> Result<(), NodeError> {
+        let (name, word) = if self.hierarchies.is_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+        let path = self.directory("freezer")?.join(name);
+        fs::write(&path, word).map_err(file("write", &path))
+    }
+
+    fn await_frozen(&self, give_up: Instant) -> Result<(), NodeError> {
+        let (name, stopped) =
+            if self.hierarchies.is_v2() { ("cgroup.events", "frozen 1") } else { ("freezer.state", "FROZEN") };
+        let path = self.directory("freezer")?.join(name);
+        loop {
+            let text = fs::read_to_string(&path).map_err(file("read", &path))?;
+            if text.lines().any(|line| line == stopped) {
+                return Ok(());
+            }
+            if Instant::now() > give_up {
+                return Err(NodeError::NotFrozen { cgroup: self.path.display().to_string() });
+            }
+            std::thread::sleep(FREEZE_LOOK_EVERY);
+            // A v1 cgroup whose threads have not all stopped is told again.
+            self.begin_freezing()?;
+        }
+    }
+
+    /// Lets them go on. A frozen process of v1 does not die; one of v2 does.
+    pub fn thaw(&self) {
+        let (name, word) = if self.hierarchies.is_v2() { ("cgroup.freeze", "0") } else { ("freezer.state", "THAWED") };
+        if let Ok(directory) = self.directory("freezer") {
             // Where there is nothing to thaw, there is no file either.
-            let _ = fs::write(directory.join("freezer.state"), "THAWED");
+            let _ = fs::write(directory.join(name), word);
         }
     }
 

@@ -31,6 +31,8 @@ pub enum NodeError {
     NoController { controller: &'static str },
     #[error("{path}: expected a number, found '{text}'")]
     NotANumber { path: PathBuf, text: String },
+    #[error("the threads of {cgroup} did not all stop: one is in a call that can't be interrupted")]
+    NotFrozen { cgroup: String },
     #[error("quota of {quota_us} us in {period_us} us is outside of what the kernel accepts")]
     Quota { quota_us: u64, period_us: u64 },
     #[error("image {path}: {detail}")]

@@ -27,6 +27,7 @@ use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
 use crate::host_watch::{self, Beside};
 use crate::live::Live;
+use crate::pace::World;
 use crate::pipe_log::PipeLog;
 use crate::progress::Progress;
 use crate::recorder::Recorder;
@@ -167,6 +168,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
 
     let mut running = Running::new(plan, &lab, o);
     let outcome = running.carry_out();
+    lab.live.ends();
     let outcome = match outcome {
         Ok(()) => Outcome::Completed,
         Err(e) => match e {
@@ -452,10 +454,11 @@ fn set_up(
     }
     let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
     let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
+    let map = Arc::new(SharedFrame::new(frame.map()));
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
-        clock: Arc::new(SharedFrame::new(frame.map())),
+        clock: map.clone(),
         ledger: egress.is_some().then(|| Arc::new(NodeLedgers(by_nic(plan, &frames))) as Arc<dyn EgressLedger>),
         priority: Some(EMULATOR_PRIORITY),
         cpu: None,
@@ -468,8 +471,14 @@ fn set_up(
         plan,
         emulator.handle(),
         journal.clone(),
-        frame.clone(),
-        frames.iter().flatten().cloned().collect(),
+        World::new(
+            frame.clone(),
+            frames.iter().flatten().cloned().collect(),
+            nodes.iter().map(|n| n.cgroup().clone()).collect(),
+            map,
+            emulator.handle(),
+            plan.tdf,
+        ),
     ));
     let gateway = open_gateway(plan, &netns)?;
     let serving = live.clone();
@@ -495,12 +504,10 @@ fn set_up(
 impl Lab {
     /// Sleeps for a virtual span, or less when interrupted.
     pub(crate) fn sleep(&self, v: VirtSpan) {
-        let until = self.frame.r_of(self.frame.now().plus(v));
-        while !interrupted() {
-            let left = until.since(RealNs(time::monotonic_ns())).ns();
-            if left == 0 {
-                return;
-            }
+        let until = self.frame.now().plus(v);
+        // Looked at anew: the lab may stand still, or run at another rate, meanwhile.
+        while !interrupted() && self.frame.now() < until {
+            let left = self.frame.r_of(until).since(RealNs(time::monotonic_ns())).ns();
             std::thread::sleep(Duration::from_nanos(left.min(100_000_000)));
         }
     }

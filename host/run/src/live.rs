@@ -10,12 +10,13 @@ use diecast_core_net::NetSpec;
 use diecast_core_plan::{Plan, PlannedFault, changes};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorHandle, HostNetError};
-use diecast_host_supervisor::{LabFrame, NodeFrame};
+use diecast_host_supervisor::LabFrame;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::capture::{CaptureRequest, Captures};
 use crate::clocks::{ClockWords, Clocks, NodeClock};
+use crate::pace::{Pace, World, WorldError};
 use crate::recorder::Recorder;
 
 /// A request, one line of JSON.
@@ -31,6 +32,12 @@ pub enum Request {
     },
     /// `diecast clock`.
     Clock(ClockWords),
+    /// `diecast pause`.
+    Pause,
+    /// `diecast resume`.
+    Resume,
+    /// How fast the lab runs.
+    Pace,
     /// `diecast capture`; the answer is followed by the file.
     Capture(CaptureRequest),
 }
@@ -55,6 +62,8 @@ pub enum Answer {
     Changed(Changed),
     /// How the clocks differ from the lab's now.
     Clocks(Vec<NodeClock>),
+    /// How fast the lab runs from now on.
+    Pace(Pace),
     /// A capture has begun at these places; chunks follow.
     Capturing {
         /// Names of the places.
@@ -92,16 +101,12 @@ pub struct Live {
     load_began: OnceLock<VirtNs>,
     captures: Captures,
     clocks: Clocks,
+    world: World,
 }
 
 impl Live {
-    pub fn new(
-        plan: &Plan,
-        emulator: EmulatorHandle,
-        journal: Recorder,
-        frame: Arc<LabFrame>,
-        nodes: Vec<Arc<NodeFrame>>,
-    ) -> Live {
+    pub fn new(plan: &Plan, emulator: EmulatorHandle, journal: Recorder, world: World) -> Live {
+        let (frame, nodes) = (world.frame.clone(), world.nodes.clone());
         let net = &plan.net;
         let name = |v: diecast_core_net::VertexIx| net.vertices[v.at()].name.as_str();
         let pipes = net.pipes.iter().map(|p| (name(p.from), name(p.to)));
@@ -122,6 +127,7 @@ impl Live {
             load_began: OnceLock::new(),
             captures,
             clocks,
+            world,
         }
     }
 
@@ -145,6 +151,11 @@ impl Live {
         self.journal.write(Record::NetworkChange(NetworkChange { v_ns, r_ns, source, change }));
     }
 
+    /// A lab that ends must not stand still: its programs could not.
+    pub fn ends(&self) {
+        let _ = self.world.resume();
+    }
+
     /// Serves one connection to the control socket.
     pub fn serve(&self, request: &Value, mut client: UnixStream) {
         let answer = match Request::deserialize(request) {
@@ -152,6 +163,9 @@ impl Live {
             Ok(Request::Clock(words)) => self.clocks.answer(&words, &self.names, |v, text| {
                 self.note(v, ChangeSource::Command, text);
             }),
+            Ok(Request::Pause) => self.paced(self.world.pause(), "paused"),
+            Ok(Request::Resume) => self.paced(self.world.resume(), "goes on"),
+            Ok(Request::Pace) => Answer::Pace(self.world.pace()),
             Ok(Request::Capture(request)) => match self.captures.start(&request, &self.names) {
                 Ok(started) => return started.serve(client),
                 Err(answer) => answer,
@@ -159,6 +173,17 @@ impl Live {
             Err(e) => Answer::Error(format!("request not understood: {e}")),
         };
         send(&mut client, &answer);
+    }
+
+    fn paced(&self, changed: Result<Pace, WorldError>, what: &str) -> Answer {
+        match changed {
+            Ok(pace) => {
+                self.note(VirtNs(pace.v_ns), ChangeSource::Command, format!("the lab: {what}"));
+                Answer::Pace(pace)
+            }
+            Err(e @ WorldError::Already(_)) => Answer::Faults(vec![e.to_string()]),
+            Err(e) => Answer::Error(e.to_string()),
+        }
     }
 
     fn link(&self, words: &ChangeWords, when: When) -> Answer {

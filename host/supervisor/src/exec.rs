@@ -9,6 +9,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
 
 use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR};
 use diecast_host_sys::perf::Meter;
@@ -27,6 +28,8 @@ const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
 const AT_SYSINFO_EHDR: u64 = 33;
 const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
+/// How long another thread of this process may trace what is about to exec.
+const OUR_OWN_PATIENCE: Duration = Duration::from_secs(3);
 /// SIGTRAP and SIGSYS in a signal mask.
 const OURS: u64 = 1 << 4 | 1 << 30;
 
@@ -112,6 +115,13 @@ pub fn carry(
     }
 }
 
+/// Whether a thread of this process traces it.
+fn is_ours(tid: Tid) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok());
+    tracer.is_none_or(|t| t == 0 || std::path::Path::new(&format!("/proc/self/task/{t}")).exists())
+}
+
 fn attempt(
     listener: &OwnedFd,
     n: &Notification,
@@ -120,11 +130,14 @@ fn attempt(
     lineage: u64,
 ) -> Result<Outcome, ExecError> {
     let tid = n.tid();
-    if let Err(e) = ptrace::seize(tid) {
-        return match e.raw_os_error() {
-            Some(libc::ESRCH) => Ok(Outcome::Gone),
-            _ => Err(ExecError::Traced(tid)),
-        };
+    let give_up = Instant::now() + OUR_OWN_PATIENCE;
+    while let Err(e) = ptrace::seize(tid) {
+        match e.raw_os_error() {
+            Some(libc::ESRCH) => return Ok(Outcome::Gone),
+            // The lab is being paused: it is stopped for its timers.
+            _ if is_ours(tid) && Instant::now() < give_up => std::thread::sleep(Duration::from_micros(100)),
+            _ => return Err(ExecError::Traced(tid)),
+        }
     }
     let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EINPROGRESS));
     let fd = match ptrace::interrupt(tid).and_then(|()| seccomp::add_fd(listener, n, &node.memfd)) {

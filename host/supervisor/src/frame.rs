@@ -18,7 +18,7 @@ use crate::probe::Hits;
 pub const SPEED_ONE_PPM: u32 = 1_000_000;
 
 /// The kernel's default timer slack, ns: part of the machine, so stretched by the TDF.
-const MACHINE_SLACK_NS: u64 = 50_000;
+pub(crate) const MACHINE_SLACK_NS: u64 = 50_000;
 /// Timer slack of threads in a frame, ns: the machine's own is added by the blob.
 pub const FRAME_SLACK_NS: u64 = 1;
 
@@ -30,7 +30,7 @@ pub type Usage = Box<dyn Fn() -> io::Result<u64> + Send + Sync>;
 /// The one map of a lab, shared by its nodes, the emulator and the experiment.
 #[derive(Debug)]
 pub struct LabFrame {
-    map: Mutex<FrameMap>,
+    pub(crate) map: Mutex<FrameMap>,
     offsets: Offsets,
 }
 
@@ -186,7 +186,7 @@ impl NodeFrame {
     pub fn hits(&self) -> Hits {
         let grain_ns = self.cpu.grain_ns;
         let slice_v_ns = Rate::ratio_up(SPEED_ONE_PPM, self.cpu.speed_ppm).mul_floor(grain_ns);
-        let slice_ns = self.page.segment().inverse.mul_floor(slice_v_ns);
+        let slice_ns = self.page.running().inverse.mul_floor(slice_v_ns);
         Hits { grain_ns, pause_ns: slice_ns.saturating_sub(grain_ns) }
     }
 }

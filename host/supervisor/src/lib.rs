@@ -5,13 +5,17 @@ mod frame;
 pub mod image;
 mod monitor;
 mod node_clock;
+mod pace;
 pub mod probe;
+mod stopped;
 mod supervisor;
+mod timer_fds;
 
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
 pub use monitor::{Monitor, Unmetered, Window};
 pub use node_clock::{ClockChange, ClockError, ClockState};
+pub use pace::{PaceError, Standing};
 pub use supervisor::{Counts, Supervisor};
 
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};

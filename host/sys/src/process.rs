@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use crate::{Tid, check};
+use crate::{GuestPtr, Tid, check};
 
 /// Orphaned descendants become children of this process.
 pub fn become_subreaper() -> io::Result<()> {
@@ -33,6 +33,30 @@ pub fn is_root() -> bool {
 pub fn kill(pid: Tid, signal: i32) -> io::Result<()> {
     // SAFETY: no pointer argument.
     check(i64::from(unsafe { libc::kill(pid.0, signal) })).map(|_| ())
+}
+
+/// Queues a signal with a word of data for one thread, as sigqueue(3) does.
+pub fn queue_signal(pid: Tid, tid: Tid, signal: i32, word: u64) -> io::Result<()> {
+    const SI_QUEUE: i32 = -1;
+    #[repr(C)]
+    struct Info {
+        head: [i32; 4],
+        sender: [i32; 2],
+        word: u64,
+        rest: [u64; 12],
+    }
+    const _: () = assert!(size_of::<Info>() == 128);
+    let info = Info { head: [signal, 0, SI_QUEUE, 0], sender: [0; 2], word, rest: [0; 12] };
+    // SAFETY: the kernel reads a siginfo_t, which has this size and no pointer that it would follow.
+    let r = unsafe { libc::syscall(libc::SYS_rt_tgsigqueueinfo, pid.0, tid.0, signal, &raw const info) };
+    check(r).map(|_| ())
+}
+
+/// Where a thread that does not run will go on; None while it runs, or when it is gone.
+pub fn instruction_pointer(pid: Tid, tid: Tid) -> Option<GuestPtr> {
+    let text = std::fs::read_to_string(format!("/proc/{}/task/{}/syscall", pid.0, tid.0)).ok()?;
+    let last = text.split_whitespace().last()?.strip_prefix("0x")?;
+    u64::from_str_radix(last, 16).ok().map(GuestPtr)
 }
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.

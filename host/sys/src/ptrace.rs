@@ -61,22 +61,40 @@ pub fn interrupt(tid: Tid) -> io::Result<()> {
 ///
 /// Any tracee, because an exec from a thread that is not the leader changes the thread's id on the way.
 pub fn wait() -> io::Result<Wait> {
+    match wait_any(0)? {
+        Some((tid, status)) => Ok(what_happened(tid, status)),
+        None => Ok(Wait::Gone),
+    }
+}
+
+/// What has happened to one of this thread's tracees, and to which; none when nothing has, or none is left.
+pub fn look() -> io::Result<Option<(Tid, Wait)>> {
+    Ok(wait_any(libc::WNOHANG)?.map(|(tid, status)| (tid, what_happened(tid, status))))
+}
+
+fn wait_any(how: i32) -> io::Result<Option<(Tid, i32)>> {
     let mut status = 0;
-    let tid = loop {
+    loop {
         // SAFETY: status is a live local. __WNOTHREAD: only children and tracees of this thread.
-        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD) };
-        if r < 0 {
-            let e = io::Error::last_os_error();
-            match e.raw_os_error() {
-                Some(libc::EINTR) => continue,
-                Some(libc::ECHILD) => return Ok(Wait::Gone),
-                _ => return Err(e),
-            }
+        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD | how) };
+        if r > 0 {
+            return Ok(Some((Tid(r), status)));
         }
-        break Tid(r);
-    };
+        if r == 0 {
+            return Ok(None);
+        }
+        let e = io::Error::last_os_error();
+        match e.raw_os_error() {
+            Some(libc::EINTR) => continue,
+            Some(libc::ECHILD) => return Ok(None),
+            _ => return Err(e),
+        }
+    }
+}
+
+fn what_happened(tid: Tid, status: i32) -> Wait {
     if !libc::WIFSTOPPED(status) {
-        return Ok(Wait::Gone);
+        return Wait::Gone;
     }
     let sig = libc::WSTOPSIG(status);
     let event = status >> 16;
@@ -95,7 +113,7 @@ pub fn wait() -> io::Result<Wait> {
         };
         Why::Signal(sig, code)
     };
-    Ok(Wait::Stopped(Stopped { tid, why }))
+    Wait::Stopped(Stopped { tid, why })
 }
 
 impl Stopped {

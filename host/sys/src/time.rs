@@ -1,5 +1,8 @@
 //! The host's clocks.
 
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
 use crate::check;
 
 /// A clock of the host in nanoseconds.
@@ -98,4 +101,11 @@ pub fn only_when_idle() -> std::io::Result<()> {
     let p = libc::sched_param { sched_priority: 0 };
     // SAFETY: a live sched_param.
     check(i64::from(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const p) })).map(|_| ())
+}
+
+/// Gives a timerfd expirations that nobody has read yet, at least one.
+pub fn set_ticks(timer: &OwnedFd, ticks: u64) -> io::Result<()> {
+    const TFD_IOC_SET_TICKS: libc::c_ulong = 0x4008_5400;
+    // SAFETY: the kernel reads eight bytes.
+    check(i64::from(unsafe { libc::ioctl(timer.as_raw_fd(), TFD_IOC_SET_TICKS, &raw const ticks) })).map(|_| ())
 }

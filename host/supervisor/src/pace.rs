@@ -1,0 +1,187 @@
+//! Changes of a running lab's rate: pause, resume, another TDF.
+//!
+//! ```text
+//! timers of processes ── freeze ── timers behind descriptors ── map stands still ··· map goes on ── kick
+//!                                                     ··· timers behind descriptors ── thaw ── timers of processes
+//! ```
+//!
+//! No thread runs while the map stands still. Timers are held before it does and set again after, each by its virtual
+//! instant. Each thread that is in a wait with a translated time is kicked: it finds the kick when it is thawed, and
+//! translates anew.
+
+use std::io;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, SEGMENTS_MAX};
+use diecast_core_vtime::{Rate, RealNs, Tdf, VirtNs};
+use diecast_host_sys::{Tid, process, time};
+
+use crate::frame::{LabFrame, MACHINE_SLACK_NS, NodeFrame};
+use crate::image;
+use crate::stopped::{StopError, StoppedProcesses, Timers, timers_of};
+use crate::timer_fds::{Stretch, TimerFds};
+
+/// Why a lab's rate can't be changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PaceError {
+    #[error("node {node}: process {pid} has made more than 1024 timers (timer_create), which can't be held")]
+    TooManyTimers { node: String, pid: i32 },
+    #[error("holding timers: {0}")]
+    Stop(#[from] StopError),
+    #[error("processes kept setting timers while the lab was to be stopped")]
+    Restless,
+    #[error("stopping the nodes: {0}")]
+    Freeze(String),
+    #[error("listing processes and their timers: {0}")]
+    Io(#[from] io::Error),
+    #[error("the lab has had {SEGMENTS_MAX} rates, and can't have more")]
+    TooManyRates,
+}
+
+/// A lab's nodes that stand still: what has to be set again.
+#[derive(Debug)]
+pub struct Standing {
+    timer_fds: TimerFds,
+    /// Processes whose own timers are held.
+    holding: Vec<i32>,
+    since: RealNs,
+}
+
+/// Tries to stop processes that start setting timers just then.
+const TRIES: u32 = 5;
+
+impl LabFrame {
+    /// Whether the map can have so many changes more.
+    pub fn has_room_for(&self, changes: usize) -> Result<(), PaceError> {
+        if self.map().segments().len() + changes > SEGMENTS_MAX { Err(PaceError::TooManyRates) } else { Ok(()) }
+    }
+
+    /// From now on the rate is 1/TDF, or no time passes; the instant.
+    fn change_pace(&self, tdf: Option<Tdf>) -> (RealNs, VirtNs) {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = RealNs(time::monotonic_ns().max(map.current().r0_ns));
+        // It can't be refused: it does not begin before the last one.
+        let _ = match tdf {
+            Some(tdf) => map.retime(at, tdf),
+            None => map.pause(at),
+        };
+        (at, map.v_of(at))
+    }
+
+    /// Stops the nodes and holds their timers; no virtual time passes from the instant that is given.
+    pub fn stand_still(
+        &self,
+        nodes: &[&NodeFrame],
+        freeze: impl Fn() -> Result<(), String>,
+        thaw: impl Fn(),
+    ) -> Result<(Standing, VirtNs), PaceError> {
+        for _ in 0..TRIES {
+            let holding = with_timers(nodes)?;
+            let mut stopped = StoppedProcesses::default();
+            stopped.stop(&holding)?;
+            let ready = stopped.timers(Timers::Hold).map_err(PaceError::from);
+            let ready = ready.and_then(|()| freeze().map_err(PaceError::Freeze));
+            let ready = ready.and_then(|()| Ok(with_timers(nodes)?.iter().all(|pid| holding.contains(pid))));
+            let held = match ready {
+                Ok(true) => TimerFds::hold(&pids(nodes)?, self).map_err(PaceError::from).map(Some),
+                Ok(false) => Ok(None),
+                Err(e) => Err(e),
+            };
+            if let Ok(Some(timer_fds)) = held {
+                drop(stopped);
+                let (since, v) = self.change_pace(None);
+                nodes.iter().for_each(|n| n.follow(self));
+                return Ok((Standing { timer_fds, holding, since }, v));
+            }
+            thaw();
+            let undone = stopped.timers(Timers::Set);
+            drop(stopped);
+            held?;
+            undone?;
+        }
+        Err(PaceError::Restless)
+    }
+
+    /// Time goes on at this TDF, from the instant that is given.
+    pub fn go_on(
+        &self,
+        nodes: &[&NodeFrame],
+        standing: Standing,
+        stretch: (Tdf, Tdf),
+        thaw: impl Fn(),
+    ) -> Result<VirtNs, PaceError> {
+        let mut stopped = StoppedProcesses::default();
+        let asked = standing.holding.iter().try_for_each(|pid| stopped.ask(*pid).map(drop));
+        // A thread that is not kicked ends its wait at its old real instant, and then sees whether that was too early.
+        nodes.iter().for_each(|n| drop(n.kick()));
+        let (at, v) = self.change_pace(Some(stretch.1));
+        for node in nodes {
+            node.follow(self);
+            node.rested(at.since(standing.since).ns());
+        }
+        standing.timer_fds.set(self, Stretch { from: stretch.0, to: stretch.1 });
+        thaw();
+        asked?;
+        stopped.wait()?;
+        stopped.timers(Timers::Set)?;
+        Ok(v)
+    }
+}
+
+fn pids(nodes: &[&NodeFrame]) -> io::Result<Vec<i32>> {
+    let all: io::Result<Vec<Vec<i32>>> = nodes.iter().map(|n| (n.members)()).collect();
+    Ok(all?.concat())
+}
+
+/// The processes that have set timers of their own.
+fn with_timers(nodes: &[&NodeFrame]) -> Result<Vec<i32>, PaceError> {
+    let mut found = Vec::new();
+    for node in nodes {
+        for pid in (node.members)()? {
+            match timers_of(pid) {
+                0 => {}
+                1 => found.push(pid),
+                _ => return Err(PaceError::TooManyTimers { node: node.name.clone(), pid }),
+            }
+        }
+    }
+    Ok(found)
+}
+
+impl NodeFrame {
+    /// Tells the node's processes how time goes on.
+    fn follow(&self, lab: &LabFrame) {
+        let map = lab.map();
+        if map.current().rate != Rate::ZERO {
+            let slack = map.current().inverse.mul_up(MACHINE_SLACK_NS);
+            self.page().slack_ns.store(slack, Ordering::Relaxed);
+        }
+        self.page().publish(map.segments());
+    }
+
+    /// The node did not run for so long, and it is no colder for it than its machine would be.
+    fn rested(&self, real_ns: u64) {
+        let busy = &self.page().busy_r_ns;
+        if busy.load(Ordering::Relaxed) != 0 {
+            busy.fetch_add(real_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Makes every thread that is in a translated wait translate it anew. Only while the node is frozen: a thread
+    /// that runs is nowhere.
+    fn kick(&self) -> io::Result<()> {
+        let at = |symbol| image::offset(symbol).map_or(0, |offset| BLOB_ADDR + offset);
+        let waits = at("diecast_wait_begin")..=at("diecast_wait_end");
+        for pid in (self.members)()? {
+            let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+            for tid in tasks.flatten().filter_map(|t| t.file_name().to_str()?.parse().ok()) {
+                if process::instruction_pointer(Tid(pid), Tid(tid)).is_some_and(|at| waits.contains(&at.0)) {
+                    // It may have been killed meanwhile.
+                    let _ = process::queue_signal(Tid(pid), Tid(tid), libc::SIGTRAP, KICK_MAGIC);
+                }
+            }
+        }
+        Ok(())
+    }
+}

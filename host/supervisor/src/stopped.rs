@@ -1,0 +1,189 @@
+//! Processes of which every thread is stopped, so that one of them can make calls into the blob.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, STOPPED_STACK_ADDR};
+use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
+use diecast_host_sys::{Tid, memory, process};
+
+use crate::image;
+
+/// How long threads may take to stop, or to be let go by the supervisor's own work with them.
+const PATIENCE: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// SIGTRAP and SIGSYS in a signal mask.
+const OURS: u64 = 1 << 4 | 1 << 30;
+/// `si_code` of a breakpoint's SIGTRAP, and of a kick's.
+const SI_KERNEL: i32 = 0x80;
+const SI_QUEUE: i32 = -1;
+
+/// Why a process could not be stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum StopError {
+    #[error("thread {tid} of process {pid} can't be traced: {source}")]
+    Seize { pid: i32, tid: i32, source: io::Error },
+    #[error("{0} threads that set timers, or wait beside some that did, don't stop")]
+    Late(usize),
+    #[error("the blob of process {0} did not answer")]
+    Silent(i32),
+    #[error("ptrace: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What the blob shall do with a process's own timers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Timers {
+    /// Stop them, and remember when they are due in virtual time.
+    Hold,
+    /// Set them again.
+    Set,
+}
+
+/// Processes that this thread, and no other, traces.
+#[derive(Default)]
+pub struct StoppedProcesses {
+    seized: BTreeSet<(i32, i32)>,
+    stopped: Vec<(i32, Stopped)>,
+}
+
+impl StoppedProcesses {
+    /// Asks every thread of a process that is not asked yet to stop; how many there were. One that is frozen stops once
+    /// it is thawed.
+    pub fn ask(&mut self, pid: i32) -> Result<usize, StopError> {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Ok(0) };
+        let mut new = 0;
+        for tid in tasks.flatten().filter_map(|t| t.file_name().to_str()?.parse::<i32>().ok()) {
+            if self.seized.contains(&(pid, tid)) || !seize(pid, tid)? {
+                continue;
+            }
+            self.seized.insert((pid, tid));
+            new += 1;
+        }
+        Ok(new)
+    }
+
+    /// Waits until all of them have.
+    pub fn wait(&mut self) -> Result<(), StopError> {
+        let give_up = Instant::now() + PATIENCE;
+        while self.stopped.len() < self.seized.len() {
+            match ptrace::look()? {
+                Some((tid, Wait::Gone)) => self.seized.retain(|(_, t)| *t != tid.0),
+                Some((tid, Wait::Stopped(s))) => match s.why {
+                    Why::Interrupt => {
+                        let pid = self.seized.iter().find(|(_, t)| *t == tid.0).map_or(tid.0, |(pid, _)| *pid);
+                        self.stopped.push((pid, s));
+                    }
+                    // It stops again before it does anything for this signal.
+                    Why::Signal(signal, _) => drop(s.resume(signal)),
+                    Why::Exec | Why::Syscall => drop(s.resume(0)),
+                },
+                None if Instant::now() > give_up => {
+                    return Err(StopError::Late(self.seized.len() - self.stopped.len()));
+                }
+                None => std::thread::sleep(LOOK_EVERY),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops all threads of these processes, those that they make meanwhile included.
+    pub fn stop(&mut self, pids: &[i32]) -> Result<(), StopError> {
+        loop {
+            let mut new = 0;
+            for pid in pids {
+                new += self.ask(*pid)?;
+            }
+            if new == 0 {
+                return Ok(());
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Has the blob of each process do this.
+    pub fn timers(&mut self, what: Timers) -> Result<(), StopError> {
+        let mut done = BTreeSet::new();
+        for at in 0..self.stopped.len() {
+            if done.insert(self.stopped[at].0) {
+                let (pid, s) = self.stopped.swap_remove(at);
+                let s = call(pid, s, what)?;
+                self.stopped.push((pid, s));
+                let last = self.stopped.len() - 1;
+                self.stopped.swap(at, last);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for StoppedProcesses {
+    /// Lets go of all of them. Those that have not stopped yet do so first: only then can they be let go.
+    fn drop(&mut self) {
+        let _ = self.wait();
+        for (_, s) in self.stopped.drain(..) {
+            let _ = s.detach(0);
+        }
+    }
+}
+
+/// True when the thread will stop, false when it is gone. One whose exec the supervisor carries through is waited for.
+fn seize(pid: i32, tid: i32) -> Result<bool, StopError> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        match ptrace::seize(Tid(tid)).and_then(|()| ptrace::interrupt(Tid(tid))) {
+            Ok(()) => return Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
+            Err(source) if Instant::now() > give_up => return Err(StopError::Seize { pid, tid, source }),
+            Err(_) => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+/// One call into the blob, from wherever the thread is.
+fn call(pid: i32, s: Stopped, what: Timers) -> Result<Stopped, StopError> {
+    let entry = image::offset("diecast_timers").ok_or(StopError::Silent(pid))?;
+    let (regs, mask) = (s.regs()?, s.sigmask()?);
+    // No signal may be taken on the way but the breakpoint's.
+    s.set_sigmask(!OURS)?;
+    let mut r = regs;
+    r.rip = BLOB_ADDR + entry;
+    r.rsp = STOPPED_STACK_ADDR;
+    r.rdi = u64::from(what == Timers::Set);
+    r.orig_rax = u64::MAX;
+    s.set_regs(&r)?;
+    s.resume(0)?;
+    let mut kicked = false;
+    let s = loop {
+        match ptrace::wait()? {
+            Wait::Gone => return Err(StopError::Silent(pid)),
+            Wait::Stopped(s) => match s.why {
+                Why::Signal(libc::SIGTRAP, SI_KERNEL) => break s,
+                Why::Signal(libc::SIGTRAP, SI_QUEUE) => {
+                    kicked = true;
+                    s.resume(0)?;
+                }
+                // A tick: the next one charges its work too.
+                _ => drop(s.resume(0)?),
+            },
+        }
+    };
+    s.set_regs(&regs)?;
+    s.set_sigmask(mask)?;
+    if kicked {
+        process::queue_signal(Tid(pid), s.tid(), libc::SIGTRAP, KICK_MAGIC)?;
+    }
+    Ok(s)
+}
+
+/// How a process has used timers of its own: not, some, or more than the blob keeps.
+pub fn timers_of(pid: i32) -> u32 {
+    let mut word = [0u8; 4];
+    match memory::read(Tid(pid), diecast_host_sys::GuestPtr(diecast_core_abi::TIMERS_ADDR), &mut word) {
+        Ok(()) => u32::from_ne_bytes(word),
+        // Without a blob yet.
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,135 @@
+//! A lab is paused and goes on while its programs wait in every way, and talk.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::bench::{Bench, CATALOG, LabRun, bench, run, text};
+
+/// `small.yaml` with programs beside the load as `pace.yaml`.
+fn with_programs(b: &Bench) {
+    let programs = "  - {on: client, run: [/waits.py], files: {/waits.py: waits.py}}
+  - {on: server, run: [/tcp.py], files: {/tcp.py: tcp.py}}
+  - {on: client, run: [/tcp.py, server], files: {/tcp.py: tcp.py}}
+workload:
+";
+    let catalog = CATALOG.replace("workload:\n", programs).replace("measure: 3s", "measure: 5s");
+    std::fs::write(b.folder.join("pace.yaml"), catalog).unwrap();
+    for (name, program) in [("waits.py", include_str!("pace_waits.py")), ("tcp.py", include_str!("pace_tcp.py"))] {
+        std::fs::write(b.folder.join(name), program).unwrap();
+        std::fs::set_permissions(b.folder.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+fn pace(b: &Bench, words: &[&str]) -> Value {
+    let o = run(b, &[words, &["--json"]].concat());
+    assert_eq!(o.status.code(), Some(0), "{words:?}: {}", text(&o.stderr));
+    serde_json::from_slice(&o.stdout).unwrap()
+}
+
+fn is_paused(b: &Bench, id: &str) -> bool {
+    let labs: Value = serde_json::from_slice(&run(b, &["ps", "--json"]).stdout).unwrap();
+    let lab = labs.as_array().unwrap().iter().find(|lab| lab["id"] == id).unwrap();
+    assert_eq!(text(&run(b, &["ps"]).stdout).contains("paused"), lab["paused"] == true);
+    lab["paused"] == true
+}
+
+/// The words of the lines of the client's logs that begin so.
+fn lines(out: &Path, first: &str) -> Vec<Vec<String>> {
+    let logs = std::fs::read_dir(out.join("logs")).unwrap().flatten();
+    let all: String = logs
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with("client."))
+        .map(|entry| std::fs::read_to_string(entry.path()).unwrap_or_default())
+        .collect();
+    let words = all.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+    words.filter(|words| words.first().is_some_and(|word| word == first)).collect()
+}
+
+fn number(word: &str) -> f64 {
+    word.parse().unwrap()
+}
+
+/// Every wait, and every period, ended at its virtual instant or after, and soon.
+fn check_waits(out: &Path) {
+    let waits = [lines(out, "wait"), lines(out, "period")].concat();
+    let ways: std::collections::BTreeSet<&String> = waits.iter().map(|w| &w[1]).collect();
+    assert_eq!(ways.len(), 16, "{ways:?}");
+    assert!(waits.len() > 100, "{} waits", waits.len());
+    let mut latest: Vec<(f64, &Vec<String>)> = Vec::new();
+    for wait in &waits {
+        let late_ms = (number(&wait[3]) - number(&wait[2])) / 1e6;
+        assert!(late_ms >= 0.0, "ended {late_ms} ms early: {wait:?}");
+        latest.push((late_ms, wait));
+    }
+    latest.sort_by(|a, b| b.0.total_cmp(&a.0));
+    println!("{} waits, the latest: {:?}", waits.len(), &latest[..5]);
+    assert!(latest[0].0 < 100.0, "{:?}", &latest[..20]);
+}
+
+/// The connection's estimate of its round trip is 50 answers after the last pause what it was before the first.
+fn check_rtt(out: &Path, pauses_v_ns: &[f64]) {
+    let rtt: Vec<(f64, f64)> = lines(out, "rtt").iter().map(|words| (number(&words[1]), number(&words[2]))).collect();
+    let (first, last) = (pauses_v_ns[0], pauses_v_ns[pauses_v_ns.len() - 1]);
+    let before: Vec<f64> = rtt.iter().filter(|(at, _)| *at < first).map(|(_, us)| *us).collect();
+    let then: Vec<f64> = rtt.iter().filter(|(at, _)| *at > last).map(|(_, us)| *us).take(60).collect();
+    assert!(before.len() > 10 && then.len() == 60, "{} and {}", before.len(), then.len());
+    let usual = before[before.len() - 10..].iter().sum::<f64>() / 10.0;
+    let most = then.iter().copied().fold(0.0, f64::max);
+    println!("round trip {usual:.0} us; after the pause at most {most:.0}, after 50 segments {:.0}", then[50]);
+    assert!((usual * 0.9..usual * 1.1).contains(&then[50]), "{usual}: {then:?}");
+}
+
+#[test]
+fn a_lab_is_paused_and_goes_on() {
+    let Some(b) = bench("pace") else { return };
+    with_programs(&b);
+    let lab = LabRun::start(&b, &["pace.yaml", "--tdf", "2"]);
+    lab.until("warm_up");
+    let id = lab.lab();
+    std::thread::sleep(Duration::from_millis(2000));
+    let mut pauses = Vec::new();
+    for _ in 0..3 {
+        let paused = pace(&b, &["pause", &id]);
+        assert_eq!((&paused["paused"], &paused["tdf"]), (&true.into(), &"2".into()));
+        assert!(is_paused(&b, &id));
+        std::thread::sleep(Duration::from_millis(1200));
+        let o = run(&b, &["pause", &id]);
+        assert_eq!(o.status.code(), Some(2), "{}", text(&o.stderr));
+        assert!(text(&o.stderr).contains("the lab is paused already"), "{}", text(&o.stderr));
+        let resumed = pace(&b, &["resume", &id]);
+        assert_eq!(paused["v_ns"], resumed["v_ns"], "virtual time passed");
+        assert!(!is_paused(&b, &id));
+        pauses.extend(paused["v_ns"].as_f64());
+        std::thread::sleep(Duration::from_millis(1300));
+    }
+    let o = run(&b, &["resume", &id]);
+    assert_eq!(o.status.code(), Some(2), "{}", text(&o.stderr));
+    assert!(text(&o.stderr).contains("the lab is running already"), "{}", text(&o.stderr));
+    let ended = lab.end();
+    assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
+    for words in ["the lab: paused", "the lab: goes on"] {
+        assert!(ended.table.contains(words), "{}", ended.table);
+    }
+    check_waits(&b.folder.join("out"));
+    check_rtt(&b.folder.join("out"), &pauses);
+}
+
+#[test]
+fn a_paused_lab_can_be_ended() {
+    let Some(b) = bench("paused") else { return };
+    let lab = LabRun::start(&b, &["small.yaml", "--tdf", "2"]);
+    lab.until("warm_up");
+    let id = lab.lab();
+    pace(&b, &["pause", &id]);
+    let labs: Value = serde_json::from_slice(&run(&b, &["ps", "--json"]).stdout).unwrap();
+    let lab_now = labs.as_array().unwrap().iter().find(|l| l["id"] == id.as_str()).unwrap();
+    // SAFETY: a signal to a process that this test started.
+    assert_eq!(unsafe { libc::kill(lab_now["pid"].as_i64().unwrap() as i32, libc::SIGINT) }, 0);
+    let begin = Instant::now();
+    let ended = lab.end();
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    assert_eq!(ended.status, Some(1), "{ended:?}");
+    assert!(!text(&run(&b, &["ps"]).stdout).contains(&id), "nothing is left");
+}

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Waits of 0.9 s in every way at once, again and again, and timers with periods: what was asked for and what was got."""
+import ctypes, os, queue, select, signal, socket, struct, threading, time
+
+libc = ctypes.CDLL(None, use_errno=True)
+ASKED, EVERY, SIG = 0.9, 0.13, signal.SIGRTMIN + 3
+
+
+class Timespec(ctypes.Structure):
+    _fields_ = [("s", ctypes.c_long), ("ns", ctypes.c_long)]
+
+
+class Setting(ctypes.Structure):
+    _fields_ = [("every", Timespec), ("value", Timespec)]
+
+
+def span(s):
+    return Timespec(int(s), round(s % 1 * 1e9))
+
+
+def setting(every, value):
+    return ctypes.byref(Setting(span(every), span(value)))
+
+
+def make_timer(signo):
+    timer, event = ctypes.c_int(), struct.pack("qii48x", 0, signo, 0)
+    assert libc.timer_create(1, event, ctypes.byref(timer)) == 0
+    return timer.value
+
+
+def make_timerfd(every, value):
+    fd = libc.timerfd_create(1, 0)
+    assert libc.timerfd_settime(fd, 0, setting(every, value), None) == 0
+    return fd
+
+
+def ends_with(expected, result):
+    assert result == -1 and ctypes.get_errno() == expected, (result, ctypes.get_errno())
+
+
+def nanosleep():
+    time.sleep(ASKED)
+
+
+def clock_nanosleep_realtime():
+    libc.clock_nanosleep(0, 1, ctypes.byref(span(time.time() + ASKED)), None)
+
+
+def select_():
+    select.select([quiet], [], [], ASKED)
+
+
+def poll():
+    p = select.poll()
+    p.register(quiet)
+    p.poll(ASKED * 1000)
+
+
+def epoll():
+    e = select.epoll()
+    e.register(quiet, select.EPOLLIN)
+    e.poll(ASKED)
+    e.close()
+
+
+def futex():
+    threading.Event().wait(ASKED)
+
+
+def semaphore():
+    try:
+        queue.Queue().get(timeout=ASKED)
+    except queue.Empty:
+        pass
+
+
+def sigtimedwait():
+    # SIGTRAP is how the blob is told of a change: it must not come out here.
+    assert signal.sigtimedwait([signal.SIGUSR2, signal.SIGTRAP], ASKED) is None
+
+
+def socket_timeout():
+    a, _b = socket.socketpair()
+    a.settimeout(ASKED)
+    try:
+        a.recv(1)
+    except TimeoutError:
+        pass
+
+
+def semtimedop():
+    ends_with(11, libc.semtimedop(semaphores, struct.pack("hhh", 0, -1, 0), 1, ctypes.byref(span(ASKED))))
+
+
+def mq_timedreceive():
+    room, end = ctypes.create_string_buffer(8192), span(time.time() + ASKED)
+    ends_with(110, libc.mq_timedreceive(messages, room, 8192, None, ctypes.byref(end)))
+
+
+def timerfd():
+    fd = make_timerfd(0, ASKED)
+    assert struct.unpack("Q", os.read(fd, 8)) == (1,)
+    os.close(fd)
+
+
+def itimer():
+    signal.setitimer(signal.ITIMER_REAL, ASKED)
+    signal.sigwait([signal.SIGALRM])
+
+
+def posix_timer():
+    assert libc.timer_settime(one_shot, 0, setting(0, ASKED), None) == 0
+    signal.sigwait([SIG])
+
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def again(wait):
+    while True:
+        began = time.monotonic_ns()
+        wait()
+        say("wait", wait.__name__, int(ASKED * 1e9), time.monotonic_ns() - began)
+
+
+def periods(name, began, more):
+    seen = 0
+    while True:
+        seen += more()
+        say("period", name, round(seen * EVERY * 1e9), time.monotonic_ns() - began)
+
+
+def timerfd_periods():
+    began, fd = time.monotonic_ns(), make_timerfd(EVERY, EVERY)
+    periods("timerfd_periods", began, lambda: struct.unpack("Q", os.read(fd, 8))[0])
+
+
+def posix_periods():
+    began = time.monotonic_ns()
+    assert libc.timer_settime(periodic, 0, setting(EVERY, EVERY), None) == 0
+
+    def more():
+        signal.sigwait([SIG + 1])
+        return 1 + libc.timer_getoverrun(periodic)
+
+    periods("posix_periods", began, more)
+
+
+quiet, _end = os.pipe()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGALRM, SIG, SIG + 1])
+one_shot, periodic = make_timer(SIG), make_timer(SIG + 1)
+semaphores = libc.semget(0, 1, 0o1600)
+messages = libc.mq_open(b"/quiet", os.O_RDWR | os.O_CREAT, 0o600, None)
+assert semaphores >= 0 and messages >= 0
+waits = [nanosleep, clock_nanosleep_realtime, select_, poll, epoll, futex, semaphore, sigtimedwait, socket_timeout]
+waits += [semtimedop, mq_timedreceive, timerfd, itimer, posix_timer]
+for wait in waits:
+    threading.Thread(target=again, args=[wait]).start()
+for each in [timerfd_periods, posix_periods]:
+    threading.Thread(target=each).start()
