@@ -1,7 +1,7 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net fuzz check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance fuzz check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
@@ -61,6 +61,10 @@ bench-validate: build ## accuracy at 30 % and 70 % of capacity, against native, 
 bench-net: build ## links, a dumbbell and the emulator against arithmetic, at TDF 1, 10 and 100 (14 minutes)
 	cargo build --release --package diecast-tests --bin net-cost
 	benches/net.py
+
+bench-performance: build ## what a frame costs, beside native and libfaketime; writes docs/performance.md (a minute)
+	cargo build --release --package diecast-tests --bin frame-cost
+	benches/performance.py --write
 
 fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests (5 minutes)
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment -- --nocapture upsets

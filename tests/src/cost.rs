@@ -60,8 +60,7 @@ pub fn measure(turns: usize, tdf: &'static str) -> Cost {
     let guest = c("cost", false);
     let look = |world: World| {
         let lines = run_with(world, &[], &[&guest, "400"], b"", &[]).lines();
-        let ns = |name: &str| real_ns_of_tsc(value(&lines, name) as u64) / 1000.0;
-        [ns("clock_ticks_per_1000"), ns("call_ticks_per_1000"), ns("trap_ticks_per_1000")]
+        ["clock", "call", "trap"].map(|name| ns(&lines, name))
     };
     let (mut native, mut frame) = ([f64::MAX; 3], [f64::MAX; 3]);
     for _ in 0..turns {
@@ -80,4 +79,53 @@ pub fn measure(turns: usize, tdf: &'static str) -> Cost {
         native_trap_ns: native[2],
         frame_trap_ns: frame[2],
     }
+}
+
+/// What a program costs in one world at one time, ns by name.
+pub type Look = Vec<(&'static str, f64)>;
+
+const NAMES: [&str; 6] = ["clock", "call", "trap", "thread", "fork", "exec"];
+
+/// Everything once in each world, in an order that turns; natively also an empty SIGSYS round trip. `ops` threads,
+/// forks and execs each; under libfaketime where its library is given.
+pub fn look_around(turn: usize, ops: usize, faketime: Option<&str>) -> Vec<(&'static str, Look)> {
+    let guest = c("cost", false);
+    let ops = ops.to_string();
+    let look = |world: World, options: &[&str], env: &[(&str, &str)]| -> Look {
+        let lines = run_with(world, options, &[&guest, "200", &ops], b"", env).lines();
+        NAMES.iter().map(|name| (*name, ns(&lines, name))).collect()
+    };
+    let mut worlds = vec!["native", "frame-1", "frame-10"];
+    worlds.extend(faketime.map(|_| "libfaketime"));
+    let count = worlds.len();
+    worlds.rotate_left(turn % count);
+    let at = |world: &'static str| {
+        let found = match world {
+            "native" => {
+                let mut found = look(World::Native, &[], &[]);
+                let lines = run_with(World::Native, &[], &[&guest, "sigsys", "400"], b"", &[]).lines();
+                found.push(("sigsys", ns(&lines, "sigsys")));
+                found
+            }
+            // Of a whole core, so that the meter's sleeps are in no figure.
+            "frame-10" => look(World::Frame("10"), &["--speed", "10"], &[]),
+            "libfaketime" => {
+                let env = [("LD_PRELOAD", faketime.unwrap_or_default()), ("FAKETIME", "+0 x0.1")];
+                look(World::Native, &[], &env)
+            }
+            _ => look(World::Frame("1"), &[], &[]),
+        };
+        (world, found)
+    };
+    worlds.into_iter().map(at).collect()
+}
+
+fn ns(lines: &[(u64, String)], name: &str) -> f64 {
+    real_ns_of_tsc(value(lines, &format!("{name}_ticks_per_1000")) as u64) / 1000.0
+}
+
+/// A look as `benches/performance.py` reads it.
+pub fn look_json(turn: usize, world: &str, look: &Look) -> String {
+    let ns: Vec<String> = look.iter().map(|(name, ns)| format!("\"{name}\":{ns:.2}")).collect();
+    format!("{{\"turn\":{turn},\"world\":\"{world}\",\"ns\":{{{}}}}}", ns.join(","))
 }
