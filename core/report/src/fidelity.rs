@@ -21,7 +21,8 @@ use crate::text::{duration, percent};
 pub struct Budgets {
     /// 99 % of the packets leave at most this late.
     pub emulator_p99_ns: u64,
-    /// Every packet leaves at most this late.
+    /// Every packet leaves at most this late, and none waits longer to be taken up. An emulator that is stopped for 50 ms
+    /// is seen up to a TDF of 13.
     pub emulator_max_ns: u64,
     /// 99 % of a node's metered waits end at most this late.
     pub ledger_p99_ns: u64,
@@ -49,7 +50,7 @@ impl Default for Budgets {
     fn default() -> Budgets {
         Budgets {
             emulator_p99_ns: 100_000,
-            emulator_max_ns: 10_000_000,
+            emulator_max_ns: 3_000_000,
             ledger_p99_ns: 500_000,
             ledger_late_fraction: 0.01,
             conservation_error: 0.01,

@@ -46,6 +46,13 @@ const SHARE_NS: u64 = 8_000_000;
 /// interrupts; no delivery waits for that.
 const GATHER_NS: u64 = 20_000;
 const GATHER_AFTER: u32 = 4;
+/// The longest wait. Frames that come while the thread is kept from running are read late, with a late time, and no
+/// delivery need be due then: only a wait that should have ended tells. A look that is late by `LATE_LOOK_NS` or more
+/// counts as an event that was.
+const LOOK_EVERY_NS: u64 = 10_000_000;
+const LATE_LOOK_NS: u64 = 1_000_000;
+/// Looks in a row that found nothing, after which the thread sleeps until there is something to do.
+const IDLE_LOOKS_MAX: u32 = 3;
 /// Deliveries before a snapshot or a change is made although more is due: an emulator that is so late says so itself.
 const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
@@ -121,6 +128,7 @@ impl Emulator {
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             share: Share { window: monotonic_now(), busy_ns: 0 },
             short_waits: 0,
+            idle_looks: 0,
             tally: Tally::new(nodes),
         };
         let (priority, cpu) = (config.priority, config.cpu);
@@ -312,6 +320,8 @@ struct Runner {
     share: Share,
     /// Waits in a row that ended soon.
     short_waits: u32,
+    /// Waits in a row that ended without a frame.
+    idle_looks: u32,
     tally: Tally,
 }
 
@@ -329,10 +339,16 @@ impl Runner {
                 self.tally.yielded.0 += pause.0;
             }
             self.hand_over_record();
-            let timeout = if more { Some(Timespec::default()) } else { self.timeout() };
+            let timeout = if more { RealSpan(0) } else { self.timeout() };
             events.clear();
+            let waiting_since = monotonic_now();
             let waited = self.wait(&mut events, timeout);
             awake_since = monotonic_now();
+            self.idle_looks = if events.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
+            let late = awake_since.since(waiting_since).0.saturating_sub(timeout.0);
+            if late >= LATE_LOOK_NS {
+                self.tally.lateness_ns.saturating_record(late);
+            }
             match waited {
                 Ok(_) | Err(Errno::INTR) => {}
                 // No other error is possible with valid arguments; ending here makes every later call report it.
@@ -355,16 +371,14 @@ impl Runner {
     }
 
     /// Waits for a frame, a command or the end of `timeout`.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: Option<Timespec>) -> Result<usize, Errno> {
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: RealSpan) -> Result<usize, Errno> {
         let now = Some(Timespec::default());
-        if timeout == now {
+        if timeout.0 == 0 {
             return epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
         }
         self.tally.wakeups += 1;
         if self.short_waits >= GATHER_AFTER {
-            let room = Duration::from_nanos(GATHER_NS);
-            let until_due = timeout.map_or(room, |t| Duration::new(t.tv_sec as u64, t.tv_nsec as u32));
-            thread::sleep(room.min(until_due));
+            thread::sleep(Duration::from_nanos(timeout.0.min(GATHER_NS)));
             let found = epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
             if found == Ok(0) {
                 self.short_waits = 0;
@@ -372,20 +386,18 @@ impl Runner {
             return found;
         }
         let begin = monotonic_now();
-        let found = epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref());
+        let limit = Timespec { tv_sec: (timeout.0 / NS_PER_S) as _, tv_nsec: (timeout.0 % NS_PER_S) as _ };
+        let found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
         let short = monotonic_now().since(begin).0 < GATHER_NS;
         self.short_waits = if short { self.short_waits + 1 } else { 0 };
         found
     }
 
-    /// How long to wait: until the next deadline, for ever when there is none or time stands still.
-    fn timeout(&self) -> Option<Timespec> {
-        let at = self.clock.r_of(self.net.next_due()?);
-        if at == RealNs::NEVER {
-            return None;
-        }
-        let ns = at.since(monotonic_now()).0;
-        Some(Timespec { tv_sec: (ns / NS_PER_S) as _, tv_nsec: (ns % NS_PER_S) as _ })
+    /// How long to wait: until the next deadline, and while there is traffic at most until the next look.
+    fn timeout(&self) -> RealSpan {
+        let due = self.net.next_due().map_or(RealNs::NEVER, |due| self.clock.r_of(due));
+        let look_ns = if self.idle_looks < IDLE_LOOKS_MAX { LOOK_EVERY_NS } else { u64::MAX };
+        RealSpan(due.since(monotonic_now()).0.min(look_ns))
     }
 
     /// Writes what is due, at most a batch; the instant at which nothing more was due, none when there may be more.

@@ -35,7 +35,8 @@ pub struct EmulatorStats {
     pub taps_lost: u64,
     /// Frames that came without the trailer that every NIC appends when senders are charged.
     pub without_trailer: u64,
-    /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits.
+    /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits. A late look at
+    /// the TAPs is among them.
     pub lateness_ns: Histogram<u64>,
     /// CPU time of the emulator thread.
     pub cpu: RealSpan,
@@ -52,7 +53,7 @@ pub struct EmulatorStats {
 /// Lateness in a few numbers, real ns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct LatenessSummary {
-    /// Deliveries.
+    /// Deliveries, and looks that were late.
     pub count: u64,
     /// Median.
     pub p50_ns: u64,
@@ -65,12 +66,12 @@ pub struct LatenessSummary {
 }
 
 impl EmulatorStats {
-    /// Lateness of all deliveries.
+    /// Lateness of all deliveries and late looks.
     pub fn lateness(&self) -> LatenessSummary {
         summary(&self.lateness_ns)
     }
 
-    /// Lateness of the deliveries after `earlier`, a snapshot of the same emulator.
+    /// Lateness of those after `earlier`, a snapshot of the same emulator.
     pub fn lateness_since(&self, earlier: &EmulatorStats) -> LatenessSummary {
         let mut window = self.lateness_ns.clone();
         // Snapshots of one emulator have the same buckets, so only a later snapshot given as the earlier one fails.

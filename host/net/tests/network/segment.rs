@@ -184,10 +184,10 @@ fn idle_and_stopped() {
     // A query wakes it once; a few frames of the kernel's own may come.
     assert!(after.wakeups - before.wakeups < 20, "{} wake-ups in an idle second", after.wakeups - before.wakeups);
     assert!(after.cpu.0 - before.cpu.0 < 5_000_000, "{:?} of CPU in an idle second", after.cpu);
-    assert_eq!(
-        after.lateness_since(&before).count,
-        after.packets_written - before.packets_written + after.write_errors - before.write_errors
-    );
+    // Besides deliveries only late looks count, and an idle emulator looks a few times after each frame.
+    let delivered = after.packets_written - before.packets_written + after.write_errors - before.write_errors;
+    let events = after.lateness_since(&before).count;
+    assert!((delivered..=delivered + 10).contains(&events), "{events} events, {delivered} deliveries");
     let tid = lab.emulator.thread_id();
     lab.emulator.stop().unwrap();
     assert!(!std::path::Path::new(&format!("/proc/self/task/{tid}")).exists(), "the thread is gone");
