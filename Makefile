@@ -1,7 +1,7 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm fuzz check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu fuzz check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
@@ -71,6 +71,9 @@ bench-servers: build ## servers of Debian's packages under load, natively and in
 
 bench-alarm: build ## runs that are disturbed on purpose must say so, quiet ones must not, 20 of each kind (9 minutes)
 	benches/alarm.py
+
+bench-cpu: build ## single requests against native: 1, 8 and 16 servers on a core, a CFS quota beside them (30 minutes)
+	benches/cpu.py
 
 fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests (5 minutes)
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment -- --nocapture upsets

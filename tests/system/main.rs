@@ -4,6 +4,7 @@
 mod alarm;
 mod bench;
 mod clocks;
+mod cpu;
 mod gateway;
 mod input;
 mod live;

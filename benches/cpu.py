@@ -1,0 +1,258 @@
+#!/usr/bin/env python3
+"""Accuracy of CPU time at the level of single requests. Open-loop requests with seeded Poisson arrivals to a server
+whose service is a given CPU time: native, alone on a core, against diecast with 1 and 8 servers on that core at TDF 10
+and 16 at TDF 20, and against a CFS quota of the same share. Prints a table and writes JSON; exit 1 when a bar is
+missed, 3 when something does not run. Needs root and two cores.
+
+The rows `cfs` are mode naive at scale 10, where everything that is not CPU is ten times slower by hand (arrivals, links,
+times): a frame made of a quota alone. Their samples are divided by ten before they are compared.
+
+Usage: benches/cpu.py [--small] [--cell CELL]... [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
+Runs that --out holds already count, so that it can be done in pieces.
+"""
+import argparse, json, math, os, shutil, statistics, struct, subprocess, sys, time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
+DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
+BEGAN = time.monotonic()
+
+# Name: service in us, load, bars of mean, median and p99.
+CELLS = {"500us-0.3": (500, 0.3, (0.05, 0.05, 0.10)), "500us-0.7": (500, 0.7, (0.05, 0.05, 0.10)),
+         "5ms-0.3": (5000, 0.3, (0.05, 0.05, 0.10)), "5ms-0.7": (5000, 0.7, (0.05, 0.05, 0.10)),
+         "50us-0.3": (50, 0.3, (0.25, 0.25, 0.25))}
+FIGURES = ("mean", "p50", "p99")
+# Name: pairs of a client and a server, TDF, real seconds measured in a block. In the order of a block.
+MODES = {"native": (1, 1, 12), "diecast-1": (1, 10, 35), "diecast-8": (8, 10, 20), "diecast-16": (16, 20, 20), "cfs": (1, 10, 20)}
+CFS = "cfs"
+SEED = 11
+
+PAIR = "  client-{i}: {{type: {client}}}\n  server-{i}: {{type: whole}}\n"
+# Clients and servers take turns in the list, so that the plan puts all servers on the core of the native one.
+CATALOG = """diecast: 1
+name: bench-cpu
+machine_types:
+  whole: {{cores: 1, speed: 1.0, memory: 128MiB}}
+  most:  {{cores: 1, speed: 0.8, memory: 128MiB}}
+nodes:
+{nodes}topology:
+  switches: [switch]
+  links:
+    - {{from: [{all}], to: switch, bandwidth: {mbit}Mbit/s, delay: {delay}us}}
+programs:
+  - on: [{servers}]
+    run: [cpuserver, --listen, "0.0.0.0:80", --service, {service}us]
+    files: {{/usr/local/bin/cpuserver: diecast-cpuserver}}
+    ready: {{tcp: 80, within: 60s}}
+workload:
+  parameters: {{rate: {rate:.6g}/s, seed: {seed}}}
+  warm_up: {warm_up}ms
+  measure: {measure}ms
+  run:
+    on: [{clients}]
+    command:
+      - sh
+      - -c
+      - name=${{node}}; exec loadgen "http://server-$${{name#client-}}/" --rate=${{rate}} --seed=${{seed}} --stream=${{node}} --warm-up=${{warm_up}} --measure=${{measure}}
+    files: {{/usr/local/bin/loadgen: diecast-loadgen}}
+metrics:
+  latency: {{from: [{clients}], samples: latency_ns.bin, unit: ns, show: [mean, p50, p99]}}
+  errors:  {{from: [{clients}], regex: 'errors=(\\d+)', unit: requests, combine: sum}}
+"""
+
+
+def say(text):
+    print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
+
+
+def catalog(cell, mode, block, small):
+    """The text, in original units but for `cfs`."""
+    service_us, load, _ = CELLS[cell]
+    pairs, tdf, real_s = MODES[mode]
+    # What the quota stands for is TDF times slower than it looks.
+    slower = tdf if mode == CFS else 1
+    # In mode naive a client has no quota, and a plan leaves a part of each core to others.
+    client = "most" if mode == CFS else "whole"
+    names = lambda role: [f"{role}-{i}" for i in range(1, pairs + 1)]
+    virtual_s = (1.0 if small else real_s) / (tdf if mode != CFS else 1)
+    return CATALOG.format(
+        nodes="".join(PAIR.format(i=i, client=client) for i in range(1, pairs + 1)), all=", ".join(names("client") + names("server")),
+        servers=", ".join(names("server")), clients=", ".join(names("client")), mbit=1000 // slower, delay=100 * slower,
+        service=service_us, rate=load / service_us * 1e6 / slower, seed=SEED + block,
+        warm_up=round(200 * slower if small else 500 * slower), measure=round(1000 * virtual_s))
+
+
+def run(cell, mode, block, o, folder):
+    """One fresh run into its directory; what of it does not come from its samples."""
+    out = directory(o, cell, mode, block) + ".new"
+    shutil.rmtree(out, ignore_errors=True)
+    path = os.path.join(folder, f"{cell}-{mode}.yaml")
+    open(path, "w").write(catalog(cell, mode, block, o.small))
+    _, tdf, real_s = MODES[mode]
+    how = {"native": ["--mode", "native"], CFS: ["--mode", "naive", "--scale", str(tdf)]}
+    command = [DIECAST, "run", path, *how.get(mode, ["--mode", "diecast", "--tdf", str(tdf)]), "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120 + 3 * real_s)
+    # 4: the figures hold, or miss, by the bars here; that the run distrusts itself is printed beside them.
+    if done.returncode not in (0, 4):
+        raise RuntimeError(f"{cell} {mode} ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
+    if mode == CFS:
+        in_original_time(out, tdf)
+    # Whole or not at all: what is there counts.
+    os.rename(out, out.removesuffix(".new"))
+    out = out.removesuffix(".new")
+    say(f"{cell} {mode}, block {block + 1}: {' '.join(sorted(distrust(out))) or 'trustworthy'}")
+
+
+def directory(o, cell, mode, block):
+    return os.path.join(o.out, cell, f"{block}-{mode}")
+
+
+def in_original_time(out, slower):
+    for name in os.listdir(f"{out}/samples"):
+        raw = open(f"{out}/samples/{name}", "rb").read()
+        divided = (ns // slower for (ns,) in struct.iter_unpack("<Q", raw))
+        open(f"{out}/samples/{name}", "wb").write(b"".join(struct.pack("<Q", ns) for ns in divided))
+
+
+def summary(out):
+    return json.load(open(f"{out}/run.json"))
+
+
+def distrust(out):
+    return {f"{r['what']} {r['measured']};" for r in summary(out)["verdict"]["reasons"]}
+
+
+def blocks(o, cell, mode):
+    """The directories of the whole runs that there are."""
+    there = sorted(os.listdir(os.path.join(o.out, cell))) if os.path.isdir(os.path.join(o.out, cell)) else []
+    found = [os.path.join(o.out, cell, d) for d in there if d.split("-", 1)[1:] == [mode]]
+    return found
+
+
+def facts(directories):
+    """What is said of a mode beside its figures: conservation, the host's speed, what a hypervisor took."""
+    worst, total, stolen, reasons, errors, speeds = [], [], [], {}, 0, {}
+    for d in directories:
+        s = summary(d)
+        f = s["fidelity"]
+        for c in f["conservation"]:
+            due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"]
+            worst += c["errors"]
+            total.append(abs(c["charged_ns"] - due) / max(1, due))
+        stolen += (f["host_use"] or {"stolen": {}})["stolen"].values()
+        for core in f["host_speed"]:
+            speeds.setdefault(core["core"], []).extend(core["probe_ns"])
+        for r in s["verdict"]["reasons"]:
+            reasons[r["what"]] = reasons.get(r["what"], 0) + 1
+        errors += next(m["data"]["scalar"]["value"] for m in s["metrics"] if m["name"] == "errors")
+    return {"runs": len(directories), "errors": errors, "conservation_worst_window": max(worst, default=None),
+            "conservation_whole_run": max(total, default=None), "stolen": max(stolen, default=None),
+            "host_probe_us": {core: statistics.median(ns) / 1e3 for core, ns in sorted(speeds.items())}, "distrust": reasons}
+
+
+def compared(native, directories):
+    done = subprocess.run([DIECAST, "compare", *native, *directories, "--json"], capture_output=True, text=True)
+    if done.returncode not in (0, 1, 4):
+        raise RuntimeError(f"compare ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
+    return {r["figure"]: r["cells"] for r in json.loads(done.stdout)["rows"] if r["metric"] == "latency"}
+
+
+def judged(error, interval, bar):
+    """As `diecast compare`: outside, inside, or too few samples to say."""
+    low, high = interval["low"], interval["high"]
+    if low > bar or high < -bar:
+        return "MISSED"
+    return "met" if abs(error) <= bar and (high - low) / 2 <= bar else "too few samples"
+
+
+def count(directories):
+    return sum(m["data"]["samples"]["count"] for d in directories for m in summary(d)["metrics"] if m["name"] == "latency")
+
+
+def figures_of(cell, o):
+    """Every figure of a cell in every mode that ran."""
+    bars = CELLS[cell][2]
+    native = blocks(o, cell, "native")
+    if not native:
+        return
+    for mode in MODES:
+        directories = blocks(o, cell, mode)
+        if not directories:
+            continue
+        rows = compared(native, [] if mode == "native" else directories)
+        found = {}
+        for figure, bar in zip(FIGURES, bars):
+            c = rows[figure][0 if mode == "native" else 1]
+            found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
+            if mode != "native" and c["interval"]:
+                found[figure] |= {"error": c["error"], "interval_95": [c["interval"]["low"], c["interval"]["high"]], "bar": bar,
+                                  "judged": None if mode == CFS else judged(c["error"], c["interval"], bar)}
+        yield {"cell": cell, "mode": mode, "n": count(directories), "figures": found, **facts(directories)}
+
+
+def show(f):
+    parts = []
+    for name, c in f["figures"].items():
+        text = f"{name} {c['us']:.0f} us"
+        if "error" in c:
+            low, high = c["interval_95"]
+            text += f" {100 * c['error']:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}]"
+            text += f" {c['judged']}" if c["judged"] else ""
+        elif c["spread"] is not None:
+            text += f" (blocks {100 * c['spread']:.1f} % apart)"
+        parts.append(text)
+    probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
+    more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
+    if f["conservation_worst_window"] is not None:
+        more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} %")
+    if f["errors"]:
+        more.append(f"{f['errors']:.0f} requests failed")
+    if f["distrust"]:
+        more.append("not trustworthy: " + ", ".join(f"{what} ({n} of {f['runs']})" for what, n in f["distrust"].items()))
+    return f"  {f['mode']:<11} n {f['n']:<7} {'   '.join(parts)}\n      {'; '.join(more)}"
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--small", action="store_true", help="one short block of one cell, to see that it works")
+    a.add_argument("--cell", action="append", choices=list(CELLS), help="only this (several times)")
+    a.add_argument("--blocks", type=int, help="of each cell, one run in each mode [2; small: 1]")
+    a.add_argument("--seconds", type=float, default=math.inf, help="start no run after this long; the next call goes on")
+    a.add_argument("--out", default=f"out/bench-cpu-{int(time.time())}")
+    o = a.parse_args()
+    o.out = os.path.abspath(o.out)
+    cells, wanted = o.cell or (["500us-0.3"] if o.small else list(CELLS)), o.blocks or (1 if o.small else 2)
+    folder = os.path.join(o.out, "catalogs")
+    os.makedirs(folder, exist_ok=True)
+    for program in ("diecast-cpuserver", "diecast-loadgen"):
+        shutil.copy(os.path.join(RELEASE, program), folder)
+    broken = []
+    for block, cell in ((b, c) for b in range(wanted) for c in cells):
+        for mode in MODES:
+            if directory(o, cell, mode, block) in blocks(o, cell, mode) or time.monotonic() - BEGAN > o.seconds:
+                continue
+            try:
+                run(cell, mode, block, o, folder)
+            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+                say(f"did not run: {error}")
+                broken.append(f"{cell} {mode}")
+    found = []
+    for cell in cells:
+        service_us, load, bars = CELLS[cell]
+        print(f"\nservice {service_us} us of CPU time, load {load}; errors against native with 95 % intervals, in virtual time; "
+              f"bars: mean and median {100 * bars[0]:.0f} %, p99 {100 * bars[2]:.0f} %", flush=True)
+        for f in figures_of(cell, o):
+            found.append(f)
+            print(show(f), flush=True)
+    machine = open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0]
+    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "modes": MODES, "figures": found, "broken": broken}
+    json.dump(result, open(f"{o.out}/bench-cpu.json", "w"), indent=1)
+    verdicts = [c["judged"] for f in found for c in f["figures"].values() if c.get("judged")]
+    print(f"\n{verdicts.count('met')} of {len(verdicts)} bars met, {verdicts.count('MISSED')} missed, "
+          f"{verdicts.count('too few samples')} need more samples")
+    say(f"JSON in {o.out}/bench-cpu.json")
+    return 3 if broken else 1 if "MISSED" in verdicts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
