@@ -82,6 +82,23 @@ pub fn run(bench: &Bench, arguments: &[&str]) -> Output {
     Command::new(diecast()).args(arguments).current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap()
 }
 
+/// Runs a benchmark of `benches/` in its small form, with more arguments; its figures.
+pub fn small_bench(bench: &Bench, name: &str, arguments: &[&str]) -> Vec<serde_json::Value> {
+    let script = format!("{}/../benches/{name}.py", env!("CARGO_MANIFEST_DIR"));
+    // Of the look before.
+    let _ = std::fs::remove_dir_all(bench.folder.join(name));
+    let mut command = Command::new("python3");
+    command.arg(script).args(["--small", "--out", name]).args(arguments);
+    command.env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
+    let o = command.current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap();
+    println!("{}", text(&o.stdout));
+    // 1: a bar of the benchmark was missed, which this machine may be too busy to meet.
+    assert!(matches!(o.status.code(), Some(0 | 1)), "{}\n{}", text(&o.stdout), text(&o.stderr));
+    let found = std::fs::read(bench.folder.join(format!("{name}/bench-{name}.json"))).unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
+    found["figures"].as_array().unwrap().clone()
+}
+
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -3,31 +3,17 @@
 //! Bars here are wider where other work on the machine only adds: a round trip is judged by its shortest. What no load
 //! can change is as strict as in the benchmark: a link never gives more than its rate, and no round trip is too short.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use diecast_tests::{diecast, target_dir};
+use diecast_tests::target_dir;
 use serde_json::Value;
 
-use crate::bench::{Bench, bench, text};
+use crate::bench::{Bench, bench, small_bench};
 
 /// Runs these parts; their figures.
 fn figures(bench: &Bench, parts: &[&str]) -> Vec<Value> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../benches/net.py");
-    // Of the look before.
-    let _ = std::fs::remove_dir_all(bench.folder.join("net"));
-    let mut command = Command::new("python3");
-    command.arg(script).args(["--small", "--out", "net"]).current_dir(&bench.folder).stdin(Stdio::null());
-    command.env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
-    for part in parts {
-        command.args(["--part", part]);
-    }
-    let o = command.output().unwrap();
-    println!("{}", text(&o.stdout));
-    // 1: a bar of the benchmark was missed, which this machine may be too busy to meet.
-    assert!(matches!(o.status.code(), Some(0 | 1)), "{}\n{}", text(&o.stdout), text(&o.stderr));
-    let found = std::fs::read(bench.folder.join("net/bench-net.json")).unwrap();
-    let found: Value = serde_json::from_slice(&found).unwrap();
-    found["figures"].as_array().unwrap().clone()
+    let arguments: Vec<&str> = parts.iter().flat_map(|part| ["--part", part]).collect();
+    small_bench(bench, "net", &arguments)
 }
 
 /// The one figure whose name has all of these words.

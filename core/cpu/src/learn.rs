@@ -95,18 +95,20 @@ impl Bursts {
 /// Bins without evidence take their neighbour's value.
 pub fn curve_of_all<'a>(nodes: impl Iterator<Item = &'a Bursts>) -> [f64; GAP_BINS] {
     let mut all: Vec<Cell> = Vec::new();
+    // Of each kind of each node: CPU time and bursts.
+    let mut sums: Vec<(f64, f64)> = Vec::new();
     for (node, bursts) in nodes.enumerate() {
-        let own = cells(bursts);
-        for kind in 0..WAIT_KINDS {
-            let of_kind = || own.iter().filter(|c| c.kind == kind);
-            let mean_ns = of_kind().map(|c| c.cpu_ns).sum::<f64>() / of_kind().map(|c| c.count).sum::<f64>();
-            let kind = node * WAIT_KINDS + kind;
-            all.extend(own.iter().filter(|c| c.kind == kind % WAIT_KINDS).map(|c| Cell {
-                kind,
-                cpu_ns: c.cpu_ns / mean_ns,
-                ..*c
-            }));
+        sums.resize((node + 1) * WAIT_KINDS, (0.0, 0.0));
+        for cell in cells(bursts) {
+            let kind = node * WAIT_KINDS + cell.kind;
+            sums[kind].0 += cell.cpu_ns;
+            sums[kind].1 += cell.count;
+            all.push(Cell { kind, ..cell });
         }
+    }
+    for cell in &mut all {
+        let (cpu_ns, count) = sums[cell.kind];
+        cell.cpu_ns /= cpu_ns / count;
     }
     let Fit { mut curve, weight } = Fit::of(&all);
     never_falling(&mut curve, &weight);

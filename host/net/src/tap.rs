@@ -60,10 +60,9 @@ pub fn prepare_node_with(
 ) -> Result<PreparedNode, HostNetError> {
     in_netns(netns, || {
         let mut sysctls = sysctl::set_namespace_here(tdf);
-        let tap = open_tap(NODE_DEVICE)?;
-        sysctls.extend(sysctl::set_device_here(NODE_DEVICE, tdf));
-        configure(NODE_DEVICE, node, subnet, mtu, before_up)?;
-        Ok(PreparedNode { tap, sysctls })
+        let nic = nic_here(NODE_DEVICE, node, subnet, mtu, tdf, before_up)?;
+        sysctls.extend(nic.sysctls);
+        Ok(PreparedNode { tap: nic.tap, sysctls })
     })?
 }
 
@@ -77,12 +76,22 @@ pub fn add_nic(
     tdf: Tdf,
     before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
 ) -> Result<PreparedNode, HostNetError> {
-    in_netns(netns, || {
-        let tap = open_tap(device)?;
-        let sysctls = sysctl::set_device_here(device, tdf);
-        configure(device, node, subnet, mtu, before_up)?;
-        Ok(PreparedNode { tap, sysctls })
-    })?
+    in_netns(netns, || nic_here(device, node, subnet, mtu, tdf, before_up))?
+}
+
+/// A NIC in the calling thread's namespace, up, with its own sysctls.
+fn nic_here(
+    device: &str,
+    node: &NodeSpec,
+    subnet: &Subnet,
+    mtu: u32,
+    tdf: Tdf,
+    before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
+) -> Result<PreparedNode, HostNetError> {
+    let tap = open_tap(device)?;
+    let sysctls = sysctl::set_device_here(device, tdf);
+    configure(device, node, subnet, mtu, before_up)?;
+    Ok(PreparedNode { tap, sysctls })
 }
 
 /// Makes a TAP device with MAC, addresses and MTU in the namespace, up, with loopback up; sets no sysctl.

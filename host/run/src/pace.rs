@@ -1,4 +1,4 @@
-//! Pause, resume and another TDF for a running lab.
+//! Pause and resume of a running lab.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
