@@ -86,17 +86,20 @@ fn tcp_frames_are_at_most_mtu_sized_and_use_reno() {
         assert_eq!(name, "reno");
         std::io::Write::write_all(&mut stream, &vec![1; BYTES]).unwrap();
     });
-    // The end of the connection is still on its way: both sides are read until they agree, for at most two seconds.
-    let mut counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
-    for _ in 0..200 {
-        if lab.emulator.stats().unwrap().nodes[0].packets_sent == counters.sent_packets {
+    // The end of the connection is still on its way, and the kernel sends frames of its own at any time: both sides are
+    // read until they agree, for at most two seconds.
+    let (mut stats, mut counters);
+    let mut readings = 0;
+    loop {
+        stats = lab.emulator.stats().unwrap();
+        counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
+        readings += 1;
+        if stats.nodes[0].packets_sent == counters.sent_packets || readings == 200 {
             break;
         }
         thread::sleep(Duration::from_millis(10));
-        counters = link_counters(lab.netns[0].as_fd(), NODE_DEVICE).unwrap();
     }
     assert_eq!(counters.sent_dropped, 0, "the TAP's queue overflowed");
-    let stats = lab.emulator.stats().unwrap();
     let n = stats.nodes[0];
     assert_eq!((n.dropped_oversize, n.dropped_malformed, n.dropped_spoofed), (0, 0, 0));
     assert!(n.packets_sent as usize >= BYTES / 1448, "{n:?}");
@@ -181,13 +184,16 @@ fn idle_and_stopped() {
     let before = lab.emulator.stats().unwrap();
     thread::sleep(Duration::from_secs(1));
     let after = lab.emulator.stats().unwrap();
-    // A query wakes it once; a few frames of the kernel's own may come.
-    assert!(after.wakeups - before.wakeups < 20, "{} wake-ups in an idle second", after.wakeups - before.wakeups);
+    // A query wakes it once. The kernel's own frames (router solicitations, multicast reports) come when they like: each
+    // wakes it when it is sent and when it is due, and three looks follow either.
+    let frames = after.packets_read - before.packets_read;
+    let (wakeups, most) = (after.wakeups - before.wakeups, 2 + 8 * frames);
+    assert!(wakeups <= most, "{wakeups} wake-ups in an idle second with {frames} frames: {most} would do");
     assert!(after.cpu.0 - before.cpu.0 < 5_000_000, "{:?} of CPU in an idle second", after.cpu);
-    // Besides deliveries only late looks count, and an idle emulator looks a few times after each frame.
+    // Besides deliveries only late looks count.
     let delivered = after.packets_written - before.packets_written + after.write_errors - before.write_errors;
     let events = after.lateness_since(&before).count;
-    assert!((delivered..=delivered + 10).contains(&events), "{events} events, {delivered} deliveries");
+    assert!((delivered..=delivered + wakeups).contains(&events), "{events} events, {delivered} deliveries");
     let tid = lab.emulator.thread_id();
     lab.emulator.stop().unwrap();
     assert!(!std::path::Path::new(&format!("/proc/self/task/{tid}")).exists(), "the thread is gone");
