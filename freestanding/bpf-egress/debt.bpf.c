@@ -195,12 +195,13 @@ static __always_inline __u32 gap_bin(__u64 gap_ns)
 	return bin;
 }
 
-// What a thread waits for, told from others by the system call and by where its stack is: a place in the program.
+// What a thread waits for, told from others by the system call and by where its stack is: a place in the program. Stacks
+// of a process's threads lie whole pages apart, so that the same place in two of them is the same.
 // WAIT_KINDS for the meter's own sleeps.
 static __always_inline __u32 kind_of_wait(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
-	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xffff;
+	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xfff;
 
 	if (nr == NR_CLOCK_NANOSLEEP && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP)
 		return WAIT_KINDS;

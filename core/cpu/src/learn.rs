@@ -1,11 +1,13 @@
 //! How a node's work grows with the sleep before it.
 //!
 //! It is learned from the node itself. Its own sleeps differ in length, and the CPU time of the bursts after them, told
-//! apart by what the thread had waited for, shows how work grows with the sleep before it: the *curve*. A burst after a real sleep of `g` is then charged what the curve says of `g / TDF`, relative to `g`. At
-//! TDF 1 nothing is changed, and neither where sleeps make no difference.
+//! apart by what the thread had waited for, shows how work grows with the sleep before it: the *curve*. A burst after a
+//! real sleep of `g` is then charged what the curve says of `g / TDF`, relative to `g`. At TDF 1 nothing is changed, and
+//! neither where sleeps make no difference.
 //!
-//! A node that never sleeps for as little as `g / TDF`, since it always waits for another over a link, can't know what
-//! its work would cost then. There the growth is that of all nodes of the lab together, of which some do.
+//! What waits for another over a link never sleeps for as little as `g / TDF`, and can't know what its work would cost
+//! then. There the growth is that of all nodes of the lab together, of which some do. Evidence is weighed for each kind
+//! of waiting by itself: that a server's wait for requests is sometimes short says nothing of its wait for a database.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,12 +20,12 @@ use crate::cold::{DISCOUNT_MAX, WHOLE};
 pub const WAIT_KINDS: usize = 32;
 /// Below this bin (128 µs) the node was busy with the same work a moment ago: its bursts are parts of larger ones.
 const BIN_MIN: usize = 7;
-/// A mean of fewer bursts than this says nothing.
-const BURSTS_MIN: f64 = 8.0;
+/// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
+const BURSTS_MIN: f64 = 1.0;
 /// A curve rests on at least so many bursts, else there is none.
 const CURVE_MIN: f64 = 100.0;
-/// Bursts of a node's own, in a bin, that count as much as what all nodes show.
-const PRIOR_BURSTS: f64 = 30.0;
+/// Bursts of a kind, in a bin, that count as much as what all nodes show.
+const PRIOR_BURSTS: f64 = 3.0;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
 
@@ -63,32 +65,43 @@ impl Bursts {
         new
     }
 
-    /// How CPU time grows with the sleep before it: a factor per bin, never falling; all 1 where there is no evidence.
+    /// How CPU time grows with the sleep before it: a factor per bin, never falling, whose mean over what the node did is
+    /// about 1; all 1 where there is no evidence.
     ///
-    /// The mean burst of kind k after a sleep in bin b is modelled as `size(k) x curve(b)`, fitted so that the sums of
-    /// CPU time over each kind and over each bin are met; then neighbours that fall are pooled. `others` is the curve
-    /// of all nodes ([`curve_of_all`]): it counts like [`PRIOR_BURSTS`] in each bin, and decides alone where this node
-    /// has none.
+    /// Each kind has a curve of its own: its mean burst in each bin, in which `others`, the curve of all nodes
+    /// ([`curve_of_all`]), counts like [`PRIOR_BURSTS`] bursts and decides alone where the kind has none; neighbours that
+    /// fall are pooled. The node's curve is the mean of its kinds', each counting by its CPU time.
     pub fn curve(&self, others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] {
         let own = cells(self);
-        let bursts: f64 = own.iter().map(|c| c.count).sum();
-        if bursts < CURVE_MIN {
+        if own.iter().map(|c| c.count).sum::<f64>() < CURVE_MIN {
             return [1.0; GAP_BINS];
         }
-        let fitted = Fit::of(&own);
-        // The others' curve at this node's level, and a burst of this node's mean size.
-        let at_evidence: f64 = fitted.weight.iter().zip(others).map(|(w, o)| w * o).sum();
-        let level = own.iter().map(|c| c.cpu_ns).sum::<f64>() / at_evidence;
-        let prior = PRIOR_BURSTS * fitted.weight.iter().sum::<f64>() / bursts;
-        let mut curve = [1.0; GAP_BINS];
-        let mut weight = [0.0; GAP_BINS];
-        for b in BIN_MIN..GAP_BINS {
-            weight[b] = fitted.weight[b] + prior;
-            curve[b] = (fitted.curve[b] * fitted.weight[b] + others[b] * level * prior) / weight[b];
+        let all_ns: f64 = own.iter().map(|c| c.cpu_ns).sum();
+        let mut curve = [0.0; GAP_BINS];
+        for of_kind in own.chunk_by(|a, b| a.kind == b.kind) {
+            let cpu_ns: f64 = of_kind.iter().map(|c| c.cpu_ns).sum();
+            for (sum, value) in curve.iter_mut().zip(curve_of_kind(of_kind, others)) {
+                *sum += value * cpu_ns / all_ns;
+            }
         }
-        never_falling(&mut curve, &weight);
         curve
     }
+}
+
+/// The curve of one kind, 1 in the mean of its bursts.
+fn curve_of_kind(of_kind: &[Cell], others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] {
+    let at_evidence: f64 = of_kind.iter().map(|c| c.count * others[c.bin]).sum();
+    let level_ns = of_kind.iter().map(|c| c.cpu_ns).sum::<f64>() / at_evidence;
+    let mut curve = others.map(|o| o * level_ns);
+    let mut weight = [PRIOR_BURSTS; GAP_BINS];
+    for c in of_kind {
+        weight[c.bin] += c.count;
+        curve[c.bin] = (c.cpu_ns + curve[c.bin] * PRIOR_BURSTS) / weight[c.bin];
+    }
+    never_falling(&mut curve, &weight);
+    let bursts: f64 = of_kind.iter().map(|c| c.count).sum();
+    let mean_ns = of_kind.iter().map(|c| c.count * curve[c.bin]).sum::<f64>() / bursts;
+    curve.map(|v| if mean_ns > 0.0 { v / mean_ns } else { 1.0 })
 }
 
 /// The curve of several nodes together, in which each kind of wait of each node counts by its bursts, not by their size.
@@ -290,6 +303,16 @@ mod tests {
         assert_eq!(relative(&far.curve(&FLAT), 9, 12), 1.0, "it has no evidence of its own");
         let known = far.curve(&others);
         assert!((relative(&known, 9, 14) / 1.3f64.powi(5) - 1.0).abs() < 0.05, "{known:?}");
+        // Half of its work waits for requests, which sometimes come soon and cost no less; the other half waits for a link.
+        let mut half = far.clone();
+        for bin in BIN_MIN..18 {
+            half.count[1][bin] = 200.0;
+            half.cpu_ns[1][bin] = 200.0 * 400e3;
+        }
+        let links: f64 = half.cpu_ns[2].iter().sum();
+        half.cpu_ns[1].iter_mut().for_each(|t| *t *= links / (11.0 * 200.0 * 400e3));
+        let flat = relative(&half.curve(&others), 9, 14);
+        assert!(flat > 1.3 && flat < 1.3f64.powi(5) * 0.8, "{flat}");
         // What it knows itself is stronger.
         let steady = bursts(|_| 1.0).curve(&others);
         assert!((0.98..1.1).contains(&relative(&steady, 9, 14)), "{steady:?}");
