@@ -17,27 +17,37 @@ const QUIET_FAILURES: usize = 2;
 const BEAT: Duration = Duration::from_millis(5);
 /// Beyond its beat, the watch's own wake-up and what a short job of another thread takes.
 const PATIENCE: Duration = Duration::from_millis(3);
+/// Turns of the work that the watch does at each beat; some microseconds.
+const TURNS: u64 = 3_000;
+/// A core is slow when that work takes so many times the least that it took. A host of virtual machines may clock its
+/// cores down to a tenth for 50 to 100 ms, every other second, and call none of it stolen.
+const SLOW: u32 = 3;
 
 /// What was taken from this machine in a stretch of time.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
 pub struct Taken {
     /// Share of the cores' time that a hypervisor kept, from `steal` in /proc/stat; 0 where there is none.
     pub stolen: f64,
     /// The longest that a thread of ordinary priority had to wait for a core.
     pub longest_wait: Duration,
+    /// How long a core ran at less than a third of its best speed.
+    pub slow: Duration,
 }
 
 impl Taken {
     /// Enough to spoil a measurement of milliseconds: half a percent of the cores, or a core for 10 ms.
     pub fn disturbs(&self) -> bool {
-        self.stolen >= 0.005 || self.longest_wait >= Duration::from_millis(10)
+        const ENOUGH: Duration = Duration::from_millis(10);
+        self.stolen >= 0.005 || self.longest_wait >= ENOUGH || self.slow >= ENOUGH
     }
 }
 
 impl fmt::Display for Taken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (stolen, wait) = (self.stolen * 100.0, self.longest_wait.as_secs_f64() * 1e3);
-        write!(f, "the hypervisor took {stolen:.1} % of the cores and a thread waited {wait:.1} ms for one")
+        let ms = |d: Duration| d.as_secs_f64() * 1e3;
+        let (stolen, wait, slow) = (self.stolen * 100.0, ms(self.longest_wait), ms(self.slow));
+        write!(f, "the hypervisor took {stolen:.1} % of the cores, a thread waited {wait:.1} ms for one, ")?;
+        write!(f, "and one ran at less than a third of its speed for {slow:.0} ms")
     }
 }
 
@@ -52,37 +62,55 @@ fn ticks_now() -> Option<(u64, u64)> {
     ticks(&std::fs::read_to_string("/proc/stat").ok()?)
 }
 
+/// Work of a fixed size, and how long it took.
+fn timed_work() -> Duration {
+    let begin = Instant::now();
+    let mut x = 1u64;
+    for turn in 0..TURNS {
+        x = std::hint::black_box(x.wrapping_mul(6_364_136_223_846_793_005) ^ turn);
+    }
+    begin.elapsed()
+}
+
 /// Looks at the machine while something else is measured.
 struct Watch {
     before: Option<(u64, u64)>,
     stop: Arc<AtomicBool>,
-    waits: JoinHandle<Duration>,
+    beats: JoinHandle<Taken>,
 }
 
 impl Watch {
     fn start() -> Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let seen = stop.clone();
-        let waits = thread::spawn(move || {
-            let mut longest = Duration::ZERO;
+        let beats = thread::spawn(move || {
+            let mut taken = Taken::default();
+            let mut least = (0..20).map(|_| timed_work()).min().unwrap_or_default();
             while !seen.load(Ordering::Relaxed) {
                 let begin = Instant::now();
                 thread::sleep(BEAT);
-                longest = longest.max(begin.elapsed().saturating_sub(BEAT + PATIENCE));
+                taken.longest_wait = taken.longest_wait.max(begin.elapsed().saturating_sub(BEAT + PATIENCE));
+                // The second of two: the first is slow where the sleep has cooled the caches.
+                timed_work();
+                let work = timed_work();
+                least = least.min(work);
+                if work > SLOW * least {
+                    taken.slow += begin.elapsed();
+                }
             }
-            longest
+            taken
         });
-        Watch { before: ticks_now(), stop, waits }
+        Watch { before: ticks_now(), stop, beats }
     }
 
     fn end(self) -> Taken {
         self.stop.store(true, Ordering::Relaxed);
-        let longest_wait = self.waits.join().unwrap_or_default();
+        let beats = self.beats.join().unwrap_or_default();
         let stolen = match (self.before, ticks_now()) {
             (Some(a), Some(b)) if b.1 > a.1 => b.0.saturating_sub(a.0) as f64 / (b.1 - a.1) as f64,
             _ => 0.0,
         };
-        Taken { stolen, longest_wait }
+        Taken { stolen, ..beats }
     }
 }
 
@@ -134,7 +162,9 @@ mod tests {
 
     use super::*;
 
-    const QUIET: Taken = Taken { stolen: 0.004, longest_wait: Duration::from_millis(9) };
+    const QUIET: Taken =
+        Taken { stolen: 0.004, longest_wait: Duration::from_millis(9), slow: Duration::from_millis(9) };
+    const SLOWED: Taken = Taken { slow: Duration::from_millis(20), ..QUIET };
     const STOLEN: Taken = Taken { stolen: 0.1, ..QUIET };
     const WAITED: Taken = Taken { longest_wait: Duration::from_millis(30), ..QUIET };
 
@@ -156,7 +186,7 @@ mod tests {
         assert_eq!(looks(&[(holds, STOLEN)]), (1, false));
         assert_eq!(looks(&[(fails, STOLEN), (holds, QUIET)]), (2, false));
         assert_eq!(
-            looks(&[(fails, WAITED), (fails, STOLEN), (fails, STOLEN), (fails, STOLEN), (holds, WAITED)]),
+            looks(&[(fails, WAITED), (fails, SLOWED), (fails, STOLEN), (fails, STOLEN), (holds, WAITED)]),
             (5, false)
         );
         assert_eq!(looks(&[(fails, STOLEN); 5]), (5, true));
