@@ -7,7 +7,9 @@ fn main() {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../..");
     let out = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets it"));
     let blob = root.join("freestanding/blob");
-    for dir in ["freestanding/blob", "core/vtime/src", "core/abi/src", "core/cpu/src", "core/syscalls/src"] {
+    for dir in
+        ["freestanding/blob", "core/vtime/src", "core/procfs/src", "core/abi/src", "core/cpu/src", "core/syscalls/src"]
+    {
         println!("cargo::rerun-if-changed={}", root.join(dir).display());
     }
     let image = out.join("blob.so");

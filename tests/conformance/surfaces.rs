@@ -157,6 +157,29 @@ fn alternate_stacks_of_every_size() {
 }
 
 #[test]
+fn files_of_proc_tell_the_time_of_the_frame() {
+    conforms(&[&c("procfs", false)], &FRAMES);
+}
+
+/// procps sees the frame's clocks: how long a process runs, since when, and for how long the machine.
+#[test]
+fn ps_agrees_with_the_clocks() {
+    let script = "sleep 3; echo value etimes $(ps -o etimes= -p $$); echo value now $(date +%s); \
+                  echo value since $(date +%s -d \"$(ps -o lstart= -p $$)\"); \
+                  echo value up $(cut -d. -f1 /proc/uptime); echo value boot $(date +%s -d \"$(uptime -s)\")";
+    if diecast_tests::tool("ps").is_none() {
+        return eprintln!("skipped: ps is not installed");
+    }
+    for world in [World::Native, World::Frame("0.5")] {
+        let lines = run(world, &["sh", "-c", script]).lines();
+        let of = |name| value(&lines, name);
+        assert!((3..=5).contains(&of("etimes")), "{world:?}: {lines:?}");
+        assert!((of("since") + of("etimes") - of("now")).abs() <= 1, "{world:?}: {lines:?}");
+        assert!((of("boot") + of("up") - of("now")).abs() <= 2, "{world:?}: {lines:?}");
+    }
+}
+
+#[test]
 fn blocked_sigsys_and_sigtrap_wait_and_are_inherited() {
     conforms(&[&c("blocked", false)], &FRAMES);
 }

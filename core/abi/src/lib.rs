@@ -25,7 +25,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 12;
+pub const ABI_VERSION: u32 = 13;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -172,6 +172,8 @@ pub struct Counters {
     /// threads' accounts disagree.
     pub charges_begun: AtomicU64,
     pub charges_done: AtomicU64,
+    /// The part of what was charged by hits that was found in the kernel, real CPU ns.
+    pub system_ns: AtomicU64,
     /// Histogram of ledger lateness, virtual ns: how long after the virtual end of its sender's work each packet left,
     /// and of the hits that found their thread behind, by how much it was.
     pub late_v: [AtomicU64; LATE_BUCKETS],
@@ -218,6 +220,11 @@ pub struct NodePage {
     pub hit_cost_ns: AtomicU64,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
+    /// Averages of how many threads the node ran or had waiting for a core or a disk, over 1, 5 and 15 virtual minutes, in
+    /// 1/2048.
+    pub loads: [AtomicU64; 3],
+    /// Ticks of CPU time that the host's programs and its kernel had used when the node was made.
+    pub host_ticks: [AtomicU64; 2],
     /// Real CLOCK_MONOTONIC at which the node was last seen to run.
     pub busy_r_ns: AtomicU64,
     /// Virtual instant at which each virtual CPU is free.

@@ -89,6 +89,11 @@ pub struct Row {
 }
 
 const ENOSYS: u16 = 38;
+/// Opened for reading, and not a directory, a place in the tree or something new: O_ACCMODE, O_CREAT, O_DIRECTORY and
+/// O_PATH are zero.
+const fn reads(arg: u8) -> Test {
+    LowIn { arg, clear: !0x21_0043, values: &[0] }
+}
 use Action::{Notify, Refuse, Trap};
 use Class::{Clock, Cores, Exec, Option as Opt, Refused, Signal, Timer, Wait};
 use Test::{IntPositive, LowIn, NonNull};
@@ -108,7 +113,9 @@ macro_rules! rows {
 }
 
 rows! {
+    (2, open, OPEN, Clock, Trap(Any(&[reads(1)])), "for reading: files of /proc that tell time are shown in virtual time, see below", "procfs"),
     (7, poll, POLL, Wait, Trap(Any(&[IntPositive(2)])), "served by ppoll, exact; after a seccomp filter of the program's own by poll, in whole real ms", "waits"),
+    (8, lseek, LSEEK, Clock, Trap(All(&[LowIn { arg: 1, clear: 0, values: &[0] }, LowIn { arg: 2, clear: 0, values: &[0] }])), "to the beginning: a file of /proc that is shown in virtual time is made anew", "procfs"),
     (13, rt_sigaction, RT_SIGACTION, Signal, Trap(Always), "SIGSYS and SIGTRAP are virtual; sa_mask loses both", "signals"),
     (14, rt_sigprocmask, RT_SIGPROCMASK, Signal, Trap(Always), "SIGSYS and SIGTRAP are blocked in the program's view only", "signals"),
     (16, ioctl, IOCTL, Clock, Trap(Any(&[LowIn { arg: 1, clear: 0, values: &[0x8906, 0x8907, 0x8010_8906, 0x8010_8907] }])), "SIOCGSTAMP and SIOCGSTAMPNS; times of file systems and devices stay real", "stamps"),
@@ -127,7 +134,7 @@ rows! {
     (96, gettimeofday, GETTIMEOFDAY, Clock, Trap(Any(&[NonNull(0), NonNull(1)])), "the time zone is the node's own", "clocks"),
     (97, getrlimit, GETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed", "usage"),
     (98, getrusage, GETRUSAGE, Clock, Trap(Always), "virtual CPU time; of children as wait4", "usage"),
-    (99, sysinfo, SYSINFO, Clock, Trap(Any(&[NonNull(0)])), "uptime; the load averages are the host's", "clocks"),
+    (99, sysinfo, SYSINFO, Clock, Trap(Any(&[NonNull(0)])), "uptime and load averages", "clocks"),
     (100, times, TIMES, Clock, Trap(Always), "virtual CPU time; the result counts from that of CLOCK_MONOTONIC", "usage"),
     (127, rt_sigpending, RT_SIGPENDING, Signal, Trap(Always), "SIGSYS and SIGTRAP that the program blocks are among them", "signals"),
     (128, rt_sigtimedwait, RT_SIGTIMEDWAIT, Wait, Trap(Always), "relative; takes virtually pending SIGSYS and SIGTRAP, which a signalfd never sees", "waits"),
@@ -139,7 +146,7 @@ rows! {
     (144, sched_setscheduler, SCHED_SETSCHEDULER, Cores, Trap(Always), "SCHED_FIFO and SCHED_RR are judged, remembered and inherited as by the kernel, and change nothing", "cores"),
     (145, sched_getscheduler, SCHED_GETSCHEDULER, Cores, Trap(Always), "", "cores"),
     (148, sched_rr_get_interval, SCHED_RR_GET_INTERVAL, Cores, Trap(Always), "of real-time threads; others see the host's", "cores"),
-    (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
+    (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[21, 22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
     (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "the node's own clock: frequency, tick, slew, phase-locked loop, steps; no leap seconds; needs CAP_SYS_TIME", "settime"),
     (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (164, settimeofday, SETTIMEOFDAY, Clock, Trap(Always), "the node's own clock and time zone; needs CAP_SYS_TIME", "settime"),
@@ -160,6 +167,7 @@ rows! {
     (242, mq_timedsend, MQ_TIMEDSEND, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
     (243, mq_timedreceive, MQ_TIMEDRECEIVE, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
     (247, waitid, WAITID, Clock, Trap(Any(&[NonNull(4)])), "as wait4", "usage"),
+    (257, openat, OPENAT, Clock, Trap(Any(&[reads(2)])), "as open", "procfs"),
     (270, pselect6, PSELECT6, Wait, Trap(Any(&[NonNull(4), NonNull(5)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (271, ppoll, PPOLL, Wait, Trap(Any(&[NonNull(2), NonNull(3)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (281, epoll_pwait, EPOLL_PWAIT, Wait, Trap(Any(&[IntPositive(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
@@ -179,6 +187,7 @@ rows! {
     (426, io_uring_enter, IO_URING_ENTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
     (427, io_uring_register, IO_URING_REGISTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
     (435, clone3, CLONE3, Signal, Trap(Always), "CLONE_CLEAR_SIGHAND is done by hand, so that SIGSYS stays ours", "processes"),
+    (437, openat2, OPENAT2, Clock, Trap(Always), "as open", "procfs"),
     (441, epoll_pwait2, EPOLL_PWAIT2, Wait, Trap(Any(&[NonNull(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (449, futex_waitv, FUTEX_WAITV, Wait, Trap(Any(&[NonNull(3)])), "absolute", "waits"),
     (455, futex_wait, FUTEX_WAIT2, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),

@@ -40,6 +40,8 @@ fn every_trapped_call_passes_from_inside_the_blob() {
                     nr::PRCTL => [29, 0, 0, 0, 0, 0],
                     nr::IOCTL => [1, 0x8906, 0, 0, 0, 0],
                     nr::SHMCTL | nr::MSGCTL => [1, 2, 0, 0, 0, 0],
+                    nr::OPEN | nr::OPENAT => [1, 0, 0, 1, 1, 1],
+                    nr::LSEEK => [3, 0, 0, 1, 1, 1],
                     nr::SEMCTL => [1, 0, 2, 0, 0, 0],
                     _ => [1, 1, 20, 1, 1, 1],
                 };
@@ -74,6 +76,11 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::PRCTL, 1, [15, 1, 0, 0, 0, 0]).0, ALLOW, "PR_SET_NAME");
     assert_eq!(verdict(nr::WAIT4, 1, [u64::MAX, 1, 0, 0, 0, 0]).0, ALLOW, "no usage");
     assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 66, 1, 16, 0]).0, TRAP);
+    for (flags, expected) in [(0, TRAP), (0o2000000, TRAP), (1, ALLOW), (2, ALLOW), (0o100, ALLOW), (0o200000, ALLOW)] {
+        assert_eq!(verdict(nr::OPENAT, 1, [3, 1, flags, 0, 0, 0]).0, expected, "openat with {flags:o}");
+    }
+    assert_eq!(verdict(nr::LSEEK, 1, [3, 8, 0, 0, 0, 0]).0, ALLOW, "not to the beginning");
+    assert_eq!(verdict(nr::LSEEK, 1, [3, 0, 2, 0, 0, 0]).0, ALLOW, "to the end");
 }
 
 #[test]

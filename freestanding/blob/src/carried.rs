@@ -23,6 +23,7 @@ const ALL: u32 = 31;
 
 const PR_SET_TIMERSLACK: u64 = 29;
 const PR_GET_TIMERSLACK: u64 = 30;
+const PR_GET_SECCOMP: u64 = 21;
 
 /// This thread's bits.
 pub fn load() -> u32 {
@@ -51,6 +52,9 @@ pub fn prctl(a: [u64; 6]) -> Ret {
             0 => MACHINE_SLACK_NS as Ret,
             v => v as Ret,
         },
+        // The frame's own filter is no mode of the program's.
+        PR_GET_SECCOMP if !filtered() => 0,
+        PR_GET_SECCOMP => as_is(nr::PRCTL, a),
         _ => install(nr::PRCTL, a),
     }
 }

@@ -228,6 +228,28 @@ dc_onstack:
     jmp rcx
     .size dc_onstack, . - dc_onstack
 
+    .globl dc_apart
+    .hidden dc_apart
+    .type dc_apart, @function
+    # Calls rdi with rsi on the stack whose end is rdx.
+dc_apart:
+    .cfi_startproc
+    push rbp
+    .cfi_adjust_cfa_offset 8
+    .cfi_rel_offset rbp, 0
+    mov rbp, rsp
+    .cfi_def_cfa_register rbp
+    mov rax, rdi
+    mov rdi, rsi
+    mov rsp, rdx
+    call rax
+    mov rsp, rbp
+    pop rbp
+    .cfi_def_cfa rsp, 8
+    ret
+    .cfi_endproc
+    .size dc_apart, . - dc_apart
+
     .globl dc_own
     .hidden dc_own
     .type dc_own, @function
@@ -403,6 +425,14 @@ pub fn own_call(nr: u64, a: &[u64; 6]) -> Ret {
             out("r8") _, out("r9") _, out("r10") _, lateout("rax") ret, out("rcx") _, out("r11") _);
     }
     ret
+}
+
+/// Calls `work` on the stack that ends at `end`, a multiple of 16.
+pub fn apart<T>(work: extern "C" fn(&mut T), with: &mut T, end: u64) {
+    // SAFETY: an ordinary call of a function with that argument, on a stack that the caller made for it.
+    unsafe {
+        core::arch::asm!("call dc_apart", in("rdi") work, in("rsi") core::ptr::from_mut(with), in("rdx") end, clobber_abi("C"));
+    }
 }
 
 /// Copies bytes upwards, with general registers only.

@@ -38,6 +38,7 @@ mod timers;
 mod usage;
 mod user;
 mod vdso;
+mod views;
 mod waits;
 
 use core::sync::atomic::Ordering;

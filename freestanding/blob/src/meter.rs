@@ -8,10 +8,10 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, ThreadSlot, late_bucket, slot_hash};
 use diecast_core_cpu as ledger;
-use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, RT_SIGPROCMASK};
+use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::entry::{SigInfo, UContext};
+use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
 use crate::{clock, cputimers, interrupt, node, process, signals, sys};
 
@@ -29,7 +29,10 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
     if i.code == TRAP_PERF && i.word1 == METER_MAGIC {
-        hit();
+        // SAFETY: as above.
+        let regs = unsafe { &(*uc).regs };
+        // On its way out of a system call: there rcx holds where it goes on.
+        hit(regs[reg::RCX] == regs[reg::RIP]);
         if process().own.cpu_timers.load(Relaxed) != 0 {
             cputimers::check();
         }
@@ -89,7 +92,7 @@ fn thread_cpu() -> u64 {
 #[inline(never)]
 fn run_delay() -> Option<u64> {
     let path = *b"/proc/thread-self/schedstat\0";
-    let file = sys::own(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    let file = sys::own(OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
         return None;
     }
@@ -128,7 +131,7 @@ fn hold(slot: &ThreadSlot) {
 }
 
 #[inline(never)]
-fn hit() {
+fn hit(in_kernel: bool) {
     let n = node();
     let k = &n.counters;
     k.hits.fetch_add(1, Relaxed);
@@ -201,6 +204,9 @@ fn hit() {
     let c = ledger::charge(n.entries(), now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
+    if in_kernel {
+        k.system_ns.fetch_add(work, Relaxed);
+    }
     slot.charged_ns.fetch_add(work, Relaxed);
     if c.clamped {
         k.clamped.fetch_add(1, Relaxed);

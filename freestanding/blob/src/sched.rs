@@ -87,7 +87,7 @@ fn personality_of(tid: u32) -> Option<u32> {
     for (i, byte) in path.iter().enumerate().filter(|(i, _)| *i < 6 || *i >= 6 + zeros) {
         *name.get_mut(if i < 6 { i } else { i - zeros })? = *byte;
     }
-    let file = sys::own(sys::OPENAT, [-100i64 as u64, &raw const name as u64, 0o2000000, 0, 0, 0]);
+    let file = sys::own(nr::OPENAT, [-100i64 as u64, &raw const name as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
         return None;
     }

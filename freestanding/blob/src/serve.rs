@@ -9,7 +9,7 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, node, report, sched, settime, signals, sockets, stamps, timers, usage, vdso, waits,
+    altstack, carried, clock, node, report, sched, settime, signals, sockets, stamps, timers, usage, vdso, views, waits,
 };
 
 /// Serves one trapped call and gives what goes into rax.
@@ -18,6 +18,8 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
     sched::settle();
     let a = r.args();
     match r.nr as u32 {
+        nr::OPEN | nr::OPENAT | nr::OPENAT2 => views::open(r.nr as u32, a),
+        nr::LSEEK => views::rewind(a),
         nr::CLOCK_GETTIME => clock_gettime(a),
         nr::GETTIMEOFDAY => gettimeofday(a),
         nr::TIME => time(a),
@@ -132,7 +134,7 @@ fn time(a: [u64; 6]) -> Ret {
     }
 }
 
-/// The uptime, in seconds rounded up as in the kernel.
+/// The uptime, in seconds rounded up as in the kernel, and the load averages.
 #[inline(never)]
 fn sysinfo(a: [u64; 6]) -> Ret {
     // SAFETY: the program's own pointer, judged by the kernel.
@@ -140,7 +142,9 @@ fn sysinfo(a: [u64; 6]) -> Ret {
     if r == 0
         && let Ok(t) = clock::read(clock::BOOTTIME)
     {
-        let _ = user::put(a[0], (t.sec + (t.nsec != 0) as i64) as u64);
+        // The kernel has 16 bits of fraction here, 11 elsewhere.
+        let load = |at: usize| node().loads.get(at).map_or(0, |load| load.load(Ordering::Relaxed) << 5);
+        let _ = user::put_words(a[0], &[(t.sec + (t.nsec != 0) as i64) as u64, load(0), load(1), load(2)]);
     }
     r
 }

@@ -13,9 +13,9 @@ use crate::{altstack, interrupt, process, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
-const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
-const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
-const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
+pub const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
+pub const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
+pub const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
 
 /// A mask without the two signals that must stay deliverable.
 pub fn strip(mask: u64) -> u64 {
@@ -29,7 +29,7 @@ fn pack(mask: u64) -> u32 {
     ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1)
 }
 
-fn unpack(bits: u32) -> u64 {
+pub fn unpack(bits: u32) -> u64 {
     (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
 }
 

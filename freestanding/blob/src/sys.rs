@@ -52,9 +52,15 @@ pub fn plain(nr: u32, a: [u64; 6]) -> Ret {
     unsafe { call(nr, a) }
 }
 
-pub const OPENAT: u32 = 257;
 pub const READ: u32 = 0;
+pub const WRITE: u32 = 1;
 pub const CLOSE: u32 = 3;
+pub const FCNTL: u32 = 72;
+pub const FTRUNCATE: u32 = 77;
+pub const FSTATFS: u32 = 138;
+pub const READLINKAT: u32 = 267;
+pub const DUP3: u32 = 292;
+pub const MEMFD_CREATE: u32 = 319;
 pub const MMAP: u32 = 9;
 pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;

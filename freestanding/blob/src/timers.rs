@@ -338,7 +338,7 @@ fn timerfd_clock(fd: u64) -> i32 {
             *p = *d;
         }
     }
-    let file = sys::own(sys::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    let file = sys::own(nr::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
         return MONOTONIC;
     }

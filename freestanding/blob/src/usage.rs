@@ -34,7 +34,7 @@ pub struct Split {
 
 /// What the meter cost processes that have ended: their pages are gone, but every one of their grains had a hit of
 /// about the node's mean cost.
-fn cost_of_others(real_ns: u64) -> u64 {
+pub fn cost_of_others(real_ns: u64) -> u64 {
     let n = node();
     let (hits, grain) = (n.counters.hits.load(Relaxed), n.grain_ns.load(Relaxed));
     if n.metered.load(Relaxed) == 0 || hits == 0 || grain == 0 {
@@ -45,7 +45,7 @@ fn cost_of_others(real_ns: u64) -> u64 {
 }
 
 /// Real user and system time into virtual ones; what the meter cost is taken from both alike.
-fn split(real: Split, cost_ns: u64) -> Split {
+pub fn split(real: Split, cost_ns: u64) -> Split {
     let total = real.user.saturating_add(real.system);
     let v = node().slowness().mul_floor(total.saturating_sub(cost_ns));
     let (mut part, mut whole) = (real.user, total);
@@ -99,13 +99,19 @@ fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
     r
 }
 
-/// Virtual user time of this process, ns: what ITIMER_VIRTUAL counts.
+/// Virtual times of this process.
 #[inline(never)]
-pub fn user_ns() -> u64 {
+pub fn own() -> Split {
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, 0);
     usage(SELF, words);
-    times_in(words).user
+    times_in(words)
+}
+
+/// Virtual user time of this process, ns: what ITIMER_VIRTUAL counts.
+#[inline(never)]
+pub fn user_ns() -> u64 {
+    own().user
 }
 
 #[inline(never)]

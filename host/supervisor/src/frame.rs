@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
 use diecast_core_clock::{Discipline, STA_NANO, STA_UNSYNC};
+use diecast_core_procfs as procfs;
 use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
@@ -159,6 +160,10 @@ impl NodeFrame {
         p.clock.real_ahead_ns.store(lab.offsets.realtime, Ordering::Relaxed);
         p.clock.boot_ahead_ns.store(lab.offsets.boottime, Ordering::Relaxed);
         p.clock.raw_ahead_ns.store(lab.offsets.raw, Ordering::Relaxed);
+        let host = std::fs::read("/proc/stat").map_or((0, 0), |text| procfs::busy_ticks(&text));
+        for (cell, ticks) in p.host_ticks.iter().zip([host.0, host.1]) {
+            cell.store(ticks, Ordering::Relaxed);
+        }
         p.metered.store(u32::from(cpu.metered), Ordering::Relaxed);
         p.vcpus.store(cpu.cores.clamp(1, VCPUS_MAX as u32), Ordering::Relaxed);
         let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);

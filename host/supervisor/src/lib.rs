@@ -3,6 +3,7 @@
 mod exec;
 mod frame;
 pub mod image;
+mod load;
 mod monitor;
 mod node_clock;
 mod pace;

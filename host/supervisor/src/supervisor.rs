@@ -15,6 +15,7 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
 
 use crate::exec::{self, ExecError, Outcome};
 use crate::frame::NodeFrame;
+use crate::load::LoadWatch;
 
 /// Scans at which a lineage must have been unseen before its event closes.
 const UNSEEN_SCANS: u32 = 3;
@@ -118,6 +119,7 @@ struct Loop<'a> {
     shared: &'a Shared,
     kernel: KernelVdso,
     nodes: Vec<Arc<NodeFrame>>,
+    loads: Vec<LoadWatch>,
     listeners: Vec<Listener>,
     /// Open meters by node and lineage.
     lineages: BTreeMap<(usize, u64), Lineage>,
@@ -134,6 +136,7 @@ impl<'a> Loop<'a> {
             shared,
             kernel,
             nodes: Vec::new(),
+            loads: Vec::new(),
             listeners: Vec::new(),
             lineages: BTreeMap::new(),
             suspects: BTreeMap::new(),
@@ -173,6 +176,7 @@ impl<'a> Loop<'a> {
         for (fd, node) in added {
             let at = self.nodes.iter().position(|n| Arc::ptr_eq(n, &node)).unwrap_or_else(|| {
                 self.nodes.push(node);
+                self.loads.push(LoadWatch::default());
                 self.nodes.len() - 1
             });
             self.listeners.push(Listener { fd, node: at });
@@ -212,6 +216,9 @@ impl<'a> Loop<'a> {
     /// Which lineages still have a process? Which processes have no blob?
     fn scan(&mut self) {
         self.next_scan_ns = time::monotonic_ns() + SCAN_EVERY_NS;
+        for (node, load) in self.nodes.iter().zip(&mut self.loads) {
+            load.tick(node);
+        }
         let mut suspects = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let Ok(pids) = (node.members)() else { continue };

@@ -9,6 +9,7 @@ use super::Finding;
 const CORE_EDGES: &[(&str, &[&str])] = &[
     ("core/vtime", &[]),
     ("core/clock", &[]),
+    ("core/procfs", &[]),
     ("core/abi", &["core/vtime", "core/clock"]),
     ("core/syscalls", &["core/vtime"]),
     ("core/cpu", &["core/vtime", "core/abi"]),
@@ -24,7 +25,10 @@ const CORE_EDGES: &[(&str, &[&str])] = &[
 /// `freestanding` gets the crates that are built without a standard library; `host` reads its wire formats.
 const FOLDER_EDGES: &[(&str, &[&str])] = &[
     ("core", &["core"]),
-    ("freestanding", &["freestanding", "core/vtime", "core/clock", "core/abi", "core/syscalls", "core/cpu"]),
+    (
+        "freestanding",
+        &["freestanding", "core/vtime", "core/clock", "core/procfs", "core/abi", "core/syscalls", "core/cpu"],
+    ),
     ("host", &["host", "core", "freestanding"]),
     ("app", &["host", "core"]),
     ("tests", &["app", "host", "core", "freestanding", "tests"]),
