@@ -9,15 +9,20 @@ use serde_json::Value;
 use crate::bench::{Bench, CATALOG, LabRun, bench, run, text};
 
 /// `small.yaml` with programs beside the load as `pace.yaml`.
-fn with_programs(b: &Bench) {
+fn with_programs(b: &Bench, measure: &str) {
     let programs = "  - {on: client, run: [/waits.py], files: {/waits.py: waits.py}}
   - {on: server, run: [/tcp.py], files: {/tcp.py: tcp.py}}
   - {on: client, run: [/tcp.py, server], files: {/tcp.py: tcp.py}}
+  - {on: client, run: [/sockets.py], files: {/sockets.py: sockets.py}}
 workload:
 ";
-    let catalog = CATALOG.replace("workload:\n", programs).replace("measure: 3s", "measure: 5s");
+    let catalog = CATALOG.replace("workload:\n", programs).replace("measure: 3s", &format!("measure: {measure}"));
     std::fs::write(b.folder.join("pace.yaml"), catalog).unwrap();
-    for (name, program) in [("waits.py", include_str!("pace_waits.py")), ("tcp.py", include_str!("pace_tcp.py"))] {
+    for (name, program) in [
+        ("waits.py", include_str!("pace_waits.py")),
+        ("tcp.py", include_str!("pace_tcp.py")),
+        ("sockets.py", include_str!("pace_sockets.py")),
+    ] {
         std::fs::write(b.folder.join(name), program).unwrap();
         std::fs::set_permissions(b.folder.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -84,7 +89,7 @@ fn check_rtt(out: &Path, pauses_v_ns: &[f64]) {
 #[test]
 fn a_lab_is_paused_and_goes_on() {
     let Some(b) = bench("pace") else { return };
-    with_programs(&b);
+    with_programs(&b, "5s");
     let lab = LabRun::start(&b, &["pace.yaml", "--tdf", "2"]);
     lab.until("warm_up");
     let id = lab.lab();
@@ -114,6 +119,77 @@ fn a_lab_is_paused_and_goes_on() {
     }
     check_waits(&b.folder.join("out"));
     check_rtt(&b.folder.join("out"), &pauses);
+}
+
+/// A program sees its sockets' times as it set them, at whatever rate, and a receive does not end before its time. One
+/// that a change interrupts begins anew.
+fn check_sockets(out: &Path) {
+    let options = lines(out, "options");
+    assert!(options.len() > 40, "{}", options.len());
+    for words in &options {
+        // The kernel keeps this one in jiffies.
+        assert!((300_000.0..=304_000.0).contains(&number(&words[2])), "{words:?}");
+        assert_eq!(words[3..].join(" "), "1 3 5000 20 3500 75");
+    }
+    let receives: Vec<f64> = lines(out, "receive").iter().map(|words| number(&words[1]) / 1e6).collect();
+    let (least, most) =
+        (receives.iter().copied().fold(f64::MAX, f64::min), receives.iter().copied().fold(0.0, f64::max));
+    println!("{} receives of 300 ms: {least:.1} to {most:.1} ms", receives.len());
+    assert!(receives.len() > 6 && least >= 300.0 && most < 1300.0, "{receives:?}");
+}
+
+#[test]
+fn a_lab_is_retimed() {
+    let Some(b) = bench("retime") else { return };
+    with_programs(&b, "4s");
+    let lab = LabRun::start(&b, &["pace.yaml", "--tdf", "2"]);
+    lab.until("warm_up");
+    let id = lab.lab();
+    let quota_us = || lab.cgroup("client").quota().unwrap().unwrap().quota_us;
+    assert_eq!(quota_us(), 40_000);
+    for (tdf, status, words) in [
+        ("1/3", 3, "machine type 'half' has speed 0.40: at TDF 1/3 each core would need 1.20 real cores"),
+        ("0.45", 3, "of a core for"),
+        ("0", 2, "TDF"),
+    ] {
+        let o = run(&b, &["retime", &id, "--tdf", tdf]);
+        assert_eq!(o.status.code(), Some(status), "{}", text(&o.stderr));
+        assert!(text(&o.stderr).contains(words), "{}", text(&o.stderr));
+    }
+    let out = b.folder.join("out");
+    // The connection's programs may be slow to start beside others.
+    while lines(&out, "rtt").len() < 20 {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut changes = Vec::new();
+    let mut retime = |tdf: &str, quota: u64| {
+        let pace = pace(&b, &["retime", &id, "--tdf", tdf]);
+        assert_eq!((&pace["paused"], &pace["tdf"]), (&false.into(), &tdf.into()));
+        assert_eq!(quota_us(), quota, "at TDF {tdf}");
+        changes.extend(pace["v_ns"].as_f64());
+        assert!(text(&run(&b, &["ps"]).stdout).contains(&format!("runs at TDF {tdf}")));
+        std::thread::sleep(Duration::from_millis(1000));
+    };
+    retime("4", 20_000);
+    retime("1", 80_000);
+    retime("3", 26_667);
+    // While it stands still: from the end of the pause on.
+    pace(&b, &["pause", &id]);
+    let waiting = pace(&b, &["retime", &id, "--tdf", "3/2"]);
+    assert_eq!((&waiting["paused"], &waiting["tdf"]), (&true.into(), &"3/2".into()));
+    assert_eq!(quota_us(), 26_667);
+    changes.extend(pace(&b, &["resume", &id])["v_ns"].as_f64());
+    assert_eq!(quota_us(), 53_334);
+    let ended = lab.end();
+    assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
+    assert!(ended.table.contains("the lab: TDF 4"), "{}", ended.table);
+    check_waits(&out);
+    check_rtt(&out, &changes);
+    check_sockets(&out);
+    let mut kernel: Vec<String> = lines(&out, "kernel").iter().map(|words| words[1..].join(" ")).collect();
+    kernel.dedup();
+    let of = |tdf: f64| format!("{} {} {}", 200_000.0 * tdf, 7200.0 * tdf, 1000.0 * tdf);
+    assert_eq!(kernel, [of(2.0), of(4.0), of(1.0), of(3.0), of(1.5)]);
 }
 
 #[test]

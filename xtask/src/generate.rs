@@ -67,7 +67,7 @@ const PAUSED: &str = "\
 
 - Calls that Linux ends with EINTR when a process is stopped and continued (signal(7)) end so at a pause, where the blob \
 does not serve them: epoll_wait without a timeout, reads of inotify descriptors, semop, and calls on sockets with \
-SO_RCVTIMEO or SO_SNDTIMEO, whose time begins anew.
+SO_RCVTIMEO or SO_SNDTIMEO, whose time begins anew; a close that lingers (SO_LINGER) ends.
 - Linux's TCP in a container does not stand still. What is on its way at the pause is retransmitted by the host's clock, \
 at growing distances, until tcp_retries2 ends the connection with ETIMEDOUT: after minutes of the host's time. \
 Keep-alive, FIN_WAIT_2 and TIME_WAIT run on too. The first round trip measured after a pause is too long by its length; \
@@ -77,6 +77,29 @@ the estimate is right again after 50 segments where the pause took seconds, late
 - A timerfd that is in a message on its way between two processes (SCM_RIGHTS) runs on.
 - A process that has made more than 1024 timers with timer_create can't be paused; neither can nodes without an envelope \
 (modes naive and native), nor can a lab be paused more than 31 times.
+
+## A re-timed lab
+
+What is said of a pause holds: the lab stands still for some milliseconds. It can be paused and re-timed 31 times in all, \
+in mode diecast only. What the host can carry is looked at, the scale factor is not.
+
+- Round trips that Linux's TCP has measured are of the old rate until the next ones, of some 30 segments, have come: after \
+a rise of the TDF by so much that a round trip takes longer than the old one and its shortest timeout together, the first \
+packets are sent twice. The shortest retransmission timeout follows on open connections too, by routes to both halves of \
+each subnet, which the node's programs see.
+- Kernel timers that run at the change keep their real instants: retransmissions, keep-alive and TCP_USER_TIMEOUT of an \
+idle or unanswered connection, FIN_WAIT_2, TIME_WAIT, fragments. What has passed counts at the new rate, so a keep-alive \
+may come early after a fall of the TDF, by what had passed.
+- Times of sockets follow (SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, \
+TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT), but not those of connections that nobody has accepted yet, of sockets in messages on \
+their way (SCM_RIGHTS), and of sockets that are closed. What the kernel's range cut before the first change stays cut.
+- Sysctls of the network that a program has changed are left as they are.
+- A thread that sleeps for its CPU time at the change sleeps out that grain at the old rate: after a fall of the TDF up to \
+one grain times the old TDF too long.
+- mq_timedsend, mq_timedreceive, futex_waitv and FUTEX_LOCK_PI that the kernel restarts by itself after a handler with \
+SA_RESTART end late, never early, where the TDF fell during that handler.
+- A flow of datagrams through the gateway ends after a minute by the TDF of the start.
+- Lateness in results is told by the lowest TDF that the lab has had, the advice to raise the TDF counts from the first.
 ";
 
 fn limits() -> String {

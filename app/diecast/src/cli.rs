@@ -56,6 +56,8 @@ pub enum Sub {
     Pause(PaceArgs),
     /// Let a paused lab go on
     Resume(PaceArgs),
+    /// Give a running lab another TDF: every wait, timer and packet still comes at its virtual instant
+    Retime(RetimeArgs),
     /// Write what a NIC or a pipe of a running lab carries to a pcapng file, with virtual timestamps
     Capture(CaptureArgs),
     /// Have the network of a run again that was recorded with --record-arrivals, and compare
@@ -319,6 +321,24 @@ pub struct ClockArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args)]
+#[command(
+    after_help = "The lab stands still for some milliseconds, in which no virtual time passes. Then every wait and \
+timer still ends at its\nvirtual instant, packets on their way still arrive at theirs, and each node's share of the \
+host is speed/TDF anew.\nRefused before anything stops: a TDF at which the nodes would need more of a core than \
+there is (exit 3), modes\nother than diecast (exit 2). A paused lab goes on at the new TDF once it is resumed. LIMITS.md \
+says what TCP makes of it.\n\n\
+Examples:\n  diecast retime 3f2a --tdf 20    half as fast as at TDF 10: more of the host for each virtual second\n  \
+diecast retime 3f2a --tdf 1     real time, where the host can carry it"
+)]
+pub struct RetimeArgs {
+    #[command(flatten)]
+    pub pace: PaceArgs,
+    /// Time dilation factor from now on: real seconds per virtual second, from 1/100 to 1000 (10, 0.5, 3/2)
+    #[arg(long)]
+    pub tdf: Tdf,
 }
 
 #[derive(Args)]

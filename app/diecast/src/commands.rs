@@ -293,8 +293,9 @@ pub fn ps(json: bool) -> Done {
         let rows: Vec<_> = labs
             .iter()
             .map(|l| {
-                let paused = l.alive && crate::live::is_paused(&l.id);
-                serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive, "paused": paused})
+                let pace = l.alive.then(|| crate::live::pace_of(&l.id)).flatten();
+                let (paused, tdf) = (pace.as_ref().is_some_and(|p| p.paused), pace.map(|p| p.tdf));
+                serde_json::json!({"id": l.id, "pid": l.pid, "alive": l.alive, "paused": paused, "tdf": tdf})
             })
             .collect();
         say!("{}", serde_json::Value::from(rows));
@@ -302,10 +303,11 @@ pub fn ps(json: bool) -> Done {
     }
     say!("{:<24} {:>8}  state", "lab", "pid");
     for l in labs {
-        let state = match l.alive {
-            true if crate::live::is_paused(&l.id) => "paused",
-            true => "runs",
-            false => "dead: diecast clean removes it",
+        let state = match (l.alive, l.alive.then(|| crate::live::pace_of(&l.id)).flatten()) {
+            (true, Some(p)) if p.paused => format!("paused; TDF {} once it goes on", p.tdf),
+            (true, Some(p)) => format!("runs at TDF {}", p.tdf),
+            (true, None) => "runs".to_owned(),
+            (false, _) => "dead: diecast clean removes it".to_owned(),
         };
         say!("{:<24} {:>8}  {state}", l.id, l.pid);
     }

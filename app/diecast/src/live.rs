@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use diecast_core_experiment::ChangeWords;
 use diecast_host_run::{
-    Answer, CaptureCounts, CaptureRequest, Changed, ClockWords, NodeClock, Request, When, on_interrupt, replay_run,
+    Answer, CaptureCounts, CaptureRequest, Changed, ClockWords, NodeClock, Pace, Request, When, on_interrupt,
+    replay_run,
 };
 
 use crate::cli::{CaptureArgs, ClockArgs, LinkAction, LinkArgs, PaceArgs, ReplayArgs};
@@ -109,9 +110,12 @@ pub fn clock(a: &ClockArgs) -> Done {
     Ok(0)
 }
 
-/// Whether a lab is paused; no where it can't be asked.
-pub fn is_paused(lab: &str) -> bool {
-    matches!(ask(lab, &Request::Pace), Ok((Answer::Pace(pace), _)) if pace.paused)
+/// How fast a lab runs, where it can be asked.
+pub fn pace_of(lab: &str) -> Option<Pace> {
+    match ask(lab, &Request::Pace) {
+        Ok((Answer::Pace(pace), _)) => Some(pace),
+        _ => None,
+    }
 }
 
 pub fn pace(a: &PaceArgs, request: &Request) -> Done {

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         cli::Sub::Clock(a) => live::clock(&a),
         cli::Sub::Pause(a) => live::pace(&a, &diecast_host_run::Request::Pause),
         cli::Sub::Resume(a) => live::pace(&a, &diecast_host_run::Request::Resume),
+        cli::Sub::Retime(a) => live::pace(&a.pace, &diecast_host_run::Request::Retime { tdf: a.tdf.to_string() }),
         cli::Sub::Capture(a) => live::capture(&a),
         cli::Sub::Replay(a) => live::replay(&a),
     };

@@ -110,7 +110,7 @@ impl Factors {
 /// Twice the share, rounded up, at least the kernel's minimum.
 ///
 /// Example: a share of 0.015 is 3000 us per 100 ms.
-fn ceiling(whole: Ratio) -> Quota {
+pub(crate) fn ceiling(whole: Ratio) -> Quota {
     let quota_us = to_u64(whole.times(CEILING_SHARES * u128::from(PERIOD_US)).ceil()).max(QUOTA_US_MIN);
     Quota { quota_us, period_us: PERIOD_US, purpose: QuotaPurpose::Ceiling }
 }
@@ -292,7 +292,7 @@ fn check_cpu(
 }
 
 /// At most eight names.
-fn shortened(nodes: &[String]) -> String {
+pub(crate) fn shortened(nodes: &[String]) -> String {
     match nodes.len() {
         0..=8 => nodes.join(", "),
         n => format!("{} and {} more", nodes[..8].join(", "), n - 8),

@@ -19,6 +19,7 @@ mod place;
 mod ratio;
 mod refusal;
 mod render;
+mod retime;
 
 pub use diecast_core_experiment::Mode;
 pub use make::plan;

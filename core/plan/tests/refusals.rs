@@ -175,6 +175,37 @@ fn too_many_cores_too_little_memory_no_cpu() {
 }
 
 #[test]
+fn a_running_lab_at_another_tdf() {
+    let small = plan(&experiment(&[]), &host(2, 23), &options(Mode::Diecast, "10", "")).unwrap();
+    let quota_us = |tdf: &str| small.retimed(tdf.parse().unwrap()).map(|all| all[0].quota_us);
+    // The edge's speed is 0.1: twice a hundredth of 100 ms at TDF 10, and half of that at 20.
+    assert_eq!((quota_us("10"), quota_us("20"), quota_us("4")), (Ok(2000), Ok(1000), Ok(5000)));
+    let at_ten: Vec<u64> = small.nodes.iter().map(|n| n.quota.unwrap().quota_us).collect();
+    let again: Vec<u64> = small.retimed(small.tdf).unwrap().iter().map(|q| q.quota_us).collect();
+    assert_eq!(again, at_ten, "what the plan says");
+    check(
+        &small.retimed("1/2".parse().unwrap()).unwrap_err(),
+        3,
+        "CPU 0 would carry 1.10 of a core for load-1, load-2, app-3, db, where at most 0.85 is for nodes; \
+         all nodes together need 2.20 of the host's 2 cores\n  hint: at least --tdf 1",
+    );
+    let big =
+        plan(&experiment(&[("speed: 0.20", "speed: 2.5")]), &host(8, 23), &options(Mode::Diecast, "3", "")).unwrap();
+    check(
+        &big.retimed("2".parse().unwrap()).unwrap_err(),
+        3,
+        "machine type 'db' has speed 2.50: at TDF 2 each core would need 1.25 real cores\n  hint: at least --tdf 3",
+    );
+    let baseline = plan(&experiment(&[]), &host(8, 23), &options(Mode::Baseline, "", "")).unwrap();
+    check(
+        &baseline.retimed("2".parse().unwrap()).unwrap_err(),
+        2,
+        "mode baseline runs at TDF 1, found --tdf 2\n  \
+         hint: start the lab with --mode diecast, if need be at --tdf 1",
+    );
+}
+
+#[test]
 fn a_quota_that_the_kernel_cannot_enforce() {
     check(
         &refused(&[], &host(2, 23), &options(Mode::Naive, "", "200")),

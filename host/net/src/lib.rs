@@ -34,5 +34,5 @@ pub use stats::{EmulatorStats, LatenessSummary};
 pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
 pub use tap::{
     LinkCounters, NODE_DEVICE, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,
-    prepare_node_with,
+    prepare_node_with, retime_node,
 };

@@ -8,8 +8,14 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAttribute, RouteHeader, RouteMessage, RouteMetric, RouteProtocol, RouteScope, RouteType,
+};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+
+/// Bit of a metric that the kernel must not learn anew, and the one for TCP's shortest retransmission timeout.
+const LOCK_RTO_MIN: u32 = 1 << 13;
 
 /// A socket for requests in the namespace in which it was opened.
 pub(crate) struct RouteSocket {
@@ -90,5 +96,37 @@ impl RouteSocket {
             message.attributes.push(AddressAttribute::Broadcast((u32::from(v4) | host_bits).into()));
         }
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Gives connections through the interface to this subnet a shortest retransmission timeout, open ones too: a
+    /// route's comes before the socket's. Of routes to one subnet that of the lowest priority counts.
+    pub(crate) fn add_rto_min(
+        &mut self,
+        index: u32,
+        address: IpAddr,
+        (subnet, prefix): (IpAddr, u8),
+        priority: u32,
+        ms: u32,
+    ) -> io::Result<()> {
+        let mut route = RouteMessage::default();
+        route.header.destination_prefix_length = prefix;
+        route.header.table = RouteHeader::RT_TABLE_MAIN;
+        route.header.protocol = RouteProtocol::Static;
+        route.header.kind = RouteType::Unicast;
+        route.attributes = vec![
+            RouteAttribute::Destination(subnet.into()),
+            RouteAttribute::Oif(index),
+            RouteAttribute::Priority(priority),
+            RouteAttribute::Metrics(vec![RouteMetric::Lock(LOCK_RTO_MIN), RouteMetric::RtoMin(ms)]),
+        ];
+        if address.is_ipv4() {
+            route.header.address_family = AddressFamily::Inet;
+            route.header.scope = RouteScope::Link;
+            route.attributes.push(RouteAttribute::PrefSource(address.into()));
+        } else {
+            route.header.address_family = AddressFamily::Inet6;
+            route.header.scope = RouteScope::Universe;
+        }
+        self.request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
     }
 }

@@ -20,6 +20,11 @@ use crate::netns::in_netns;
 
 const ROOT: &str = "/proc/sys/";
 const INT_MAX: u64 = i32::MAX as u64;
+const CONNTRACK: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// The RTO that no backoff exceeds, ms.
+const RTO_MAX_MS: u64 = 120_000;
+/// Not set above TDF 1: the kernel's limit is its default.
+const RTO_MAX: &str = "net/ipv4/tcp_rto_max_ms";
 
 /// What became of one sysctl.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -59,6 +64,16 @@ enum Value {
     Word(&'static str),
 }
 
+impl Want {
+    /// What the kernel is given.
+    fn written(&self) -> String {
+        match &self.value {
+            Value::Number { wanted, max } => wanted.min(max).to_string(),
+            Value::Word(word) => (*word).to_owned(),
+        }
+    }
+}
+
 /// Sets everything of the namespace that needs no device: TCP, ICMP, reassembly, defaults for devices.
 pub fn set_namespace_sysctls(netns: BorrowedFd<'_>, tdf: Tdf) -> Result<Vec<SysctlRow>, HostNetError> {
     in_netns(netns, || set_namespace_here(tdf))
@@ -70,11 +85,33 @@ pub fn set_device_sysctls(netns: BorrowedFd<'_>, device: &str, tdf: Tdf) -> Resu
 }
 
 pub(crate) fn set_namespace_here(tdf: Tdf) -> Vec<SysctlRow> {
-    namespace_wants(tdf, Path::new("/proc/sys/net/netfilter/nf_conntrack_max").exists()).iter().map(set).collect()
+    namespace_wants(tdf, Path::new(CONNTRACK).exists()).iter().map(set).collect()
 }
 
 pub(crate) fn set_device_here(device: &str, tdf: Tdf) -> Vec<SysctlRow> {
     device_wants(device, tdf).iter().map(set).collect()
+}
+
+/// Moves what belongs to the namespace, and to these devices, from one TDF to another. What is not as the first TDF asks
+/// for was changed by a program, and stays.
+pub(crate) fn retime_here(devices: &[String], from: Tdf, to: Tdf) -> Vec<SysctlRow> {
+    let conntrack = Path::new(CONNTRACK).exists();
+    let all = |tdf| {
+        let mut wants = namespace_wants(tdf, conntrack);
+        devices.iter().for_each(|device| wants.extend(device_wants(device, tdf)));
+        wants
+    };
+    let (before, mut after) = (all(from), all(to));
+    let has_rto_max = |wants: &[Want]| wants.iter().any(|w| w.path == RTO_MAX);
+    if has_rto_max(&before) && !has_rto_max(&after) {
+        after.push(number(RTO_MAX, RTO_MAX_MS, RTO_MAX_MS));
+    }
+    let own = |want: &&Want| {
+        let old = before.iter().find(|b| b.path == want.path).map(Want::written);
+        let now = fs::read_to_string(format!("{ROOT}{}", want.path)).unwrap_or_default();
+        old.as_ref() != Some(&want.written()) && old.is_none_or(|old| alike(now.trim(), &old))
+    };
+    after.iter().filter(own).map(set).collect()
 }
 
 /// Whether the kernel runs IPv6 in this namespace.
@@ -87,6 +124,12 @@ fn stretched(base: u64, tdf: Tdf) -> u64 {
     let (n, d) = (u128::from(tdf.num()), u128::from(tdf.den()));
     let value = (u128::from(base) * n + d / 2) / d;
     u64::try_from(value).unwrap_or(u64::MAX).max(u64::from(base > 0))
+}
+
+/// TCP's shortest retransmission timeout, real ms, rounded up. Bound: 200 * 1000 fits.
+pub(crate) fn rto_min_ms(tdf: Tdf) -> u32 {
+    let (n, d) = (u64::from(tdf.num()), u64::from(tdf.den()));
+    u32::try_from((200 * n).div_ceil(d)).unwrap_or(u32::MAX).max(1)
 }
 
 fn number(path: &str, wanted: u64, max: u64) -> Want {
@@ -123,7 +166,7 @@ fn namespace_wants(tdf: Tdf, conntrack: bool) -> Vec<Want> {
         time("route/mtu_expires", 600, INT_MAX),
     ];
     if tdf.num() < tdf.den() {
-        wants.push(time("tcp_rto_max_ms", 120_000, 120_000));
+        wants.push(number(RTO_MAX, stretched(RTO_MAX_MS, tdf), RTO_MAX_MS));
     }
     if has_ipv6() {
         wants.push(number("net/ipv6/ip6frag_time", stretched(60, tdf), INT_MAX));
@@ -205,9 +248,6 @@ fn shrunk(base: u64, tdf: Tdf) -> u64 {
     u64::try_from((u128::from(base) * d + n / 2) / n).unwrap_or(u64::MAX).max(1)
 }
 
-/// The RTO that no backoff exceeds, ms.
-const RTO_MAX_MS: u64 = 120_000;
-
 /// The n whose `total` is nearest to `wanted`; `total` rises with n.
 fn nearest(wanted: u64, total: impl Fn(u64) -> u64) -> u64 {
     let above = (0..=u64::from(u8::MAX)).find(|n| total(*n) >= wanted).unwrap_or(u64::from(u8::MAX));
@@ -252,9 +292,10 @@ fn tso_rtt_log(tdf: Tdf) -> u64 {
 
 fn set(want: &Want) -> SysctlRow {
     let path = format!("{ROOT}{}", want.path);
-    let (wanted, written, clamped) = match &want.value {
-        Value::Number { wanted, max } => (wanted.to_string(), wanted.min(max).to_string(), wanted > max),
-        Value::Word(word) => ((*word).to_owned(), (*word).to_owned(), false),
+    let written = want.written();
+    let (wanted, clamped) = match &want.value {
+        Value::Number { wanted, max } => (wanted.to_string(), wanted > max),
+        Value::Word(word) => ((*word).to_owned(), false),
     };
     let written_to = fs::write(&path, &written);
     let got = fs::read_to_string(&path).ok().map(|s| s.trim().to_owned());

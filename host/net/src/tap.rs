@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diecast_core_net::{NodeSpec, Subnet};
@@ -28,6 +28,8 @@ const LOOPBACK_INDEX: u32 = 1;
 /// Frames that may wait for the emulator to read them. TUN drops what finds this ring full, before any pipe could
 /// count it, so it is larger than any burst that a node sends while the emulator is late.
 const TAP_QUEUE_PACKETS: u32 = 8192;
+/// Of a node's first routes; those of later changes of its TDF come before them.
+const ROUTE_PRIORITY: u32 = 1000;
 
 /// A namespace that is ready for a node.
 #[derive(Debug)]
@@ -141,6 +143,48 @@ fn configure(
     route.add_address(index, IpAddr::V4(node.ipv4), subnet.ipv4_prefix).map_err(failed("add the IPv4 address"))?;
     if sysctl::has_ipv6() {
         route.add_address(index, IpAddr::V6(node.ipv6), subnet.ipv6_prefix).map_err(failed("add the IPv6 address"))?;
+    }
+    Ok(())
+}
+
+/// Moves a namespace, whose NICs these are, from one TDF to another: sysctls, and what its open connections go by.
+/// `change` counts the changes of its life, from 1.
+pub fn retime_node(
+    netns: BorrowedFd<'_>,
+    nics: &[(&NodeSpec, Subnet)],
+    from: Tdf,
+    to: Tdf,
+    change: u32,
+) -> Result<Vec<SysctlRow>, HostNetError> {
+    in_netns(netns, || {
+        let devices: Vec<String> = (0..nics.len()).map(nic_device).collect();
+        let rows = sysctl::retime_here(&devices, from, to);
+        for (device, (node, subnet)) in devices.iter().zip(nics) {
+            add_rto_min(device, node, subnet, ROUTE_PRIORITY.saturating_sub(change), sysctl::rto_min_ms(to)).map_err(
+                |error| {
+                    let action = format!("set the shortest retransmission timeout of node '{}'", node.name);
+                    HostNetError::Netlink { action, error }
+                },
+            )?;
+        }
+        Ok(rows)
+    })?
+}
+
+/// Both halves of the subnet get a route beside the device's own and those of changes before, which stay. To replace one
+/// would leave open connections without a device, and with the smallest MSS, until their next packet.
+fn add_rto_min(device: &str, node: &NodeSpec, subnet: &Subnet, priority: u32, ms: u32) -> io::Result<()> {
+    let index = index_of(device)?;
+    let mut route = RouteSocket::open()?;
+    let (prefix, first) = (subnet.ipv4_prefix + 1, u32::from(subnet.ipv4));
+    for half in [first, first | 1u32 << (32 - prefix)] {
+        route.add_rto_min(index, node.ipv4.into(), (Ipv4Addr::from(half).into(), prefix), priority, ms)?;
+    }
+    if sysctl::has_ipv6() {
+        let (prefix, first) = (subnet.ipv6_prefix + 1, u128::from(subnet.ipv6));
+        for half in [first, first | 1u128 << (128 - prefix)] {
+            route.add_rto_min(index, node.ipv6.into(), (Ipv6Addr::from(half).into(), prefix), priority, ms)?;
+        }
     }
     Ok(())
 }

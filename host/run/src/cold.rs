@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{Bursts, curve_of_all, discounts};
-use diecast_core_vtime::Tdf;
 use diecast_host_egress::Egress;
 use diecast_host_supervisor::NodeFrame;
 
 use crate::host_watch::Beside;
+use crate::live::Live;
 
 /// Real time between two readings of the counts.
 const EVERY: Duration = Duration::from_millis(500);
@@ -44,7 +44,7 @@ impl Learner {
 pub(crate) fn start_learning(
     egress: Arc<Egress>,
     nodes: Vec<(Arc<NodeFrame>, u64)>,
-    tdf: Tdf,
+    live: Arc<Live>,
 ) -> std::io::Result<Beside> {
     Beside::spawn("cold", move |stop| {
         let learner = |(frame, cookie)| Learner { frame, cookie, read: Bursts::default(), known: Bursts::default() };
@@ -55,7 +55,7 @@ pub(crate) fn start_learning(
             }
             let of_all = curve_of_all(learners.iter().map(|l| &l.known));
             for l in &learners {
-                l.tell(&of_all, tdf.as_f64());
+                l.tell(&of_all, live.world.tdf().as_f64());
             }
             std::thread::park_timeout(EVERY);
         }

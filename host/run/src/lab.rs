@@ -10,9 +10,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::Protocol;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
-use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, WayFrom};
+use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Mode, Plan, PlannedNode, Role, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
-use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
+use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, add_nic, create_netns, nic_device,
@@ -26,6 +26,7 @@ use diecast_host_tcp::InitialRto;
 use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
 use crate::host_watch::{self, Beside};
+use crate::kernel_times::KernelTimes;
 use crate::live::Live;
 use crate::pace::World;
 use crate::pipe_log::PipeLog;
@@ -113,7 +114,6 @@ pub(crate) struct Lab {
     pub supervisor: Supervisor,
     /// In the order of the plan's.
     pub gateway: Vec<Way>,
-    _initial_rto: Option<InitialRto>,
     egress: Option<Arc<Egress>>,
     /// Cookies of the nodes' namespaces, by node, where packets tell their senders.
     cookies: Vec<u64>,
@@ -187,10 +187,10 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     drop(running);
     drop((watch, probe, awake, learning));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, _initial_rto, egress, .. } = lab;
+    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, egress, .. } = lab;
     drop(gateway);
     let _ = Node::stop_all(nodes);
-    drop((emulator, supervisor, frames, netns, _initial_rto, egress));
+    drop((emulator, supervisor, frames, netns, egress));
     arrivals.map_or(Ok(()), Arrivals::finish).map_err(RunError::host("recording arrivals"))?;
     let summary = results::finish(&journal, o.out, outcome)?;
     dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
@@ -299,14 +299,14 @@ fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
     }
 }
 
-/// The learning of how work grows with the sleep before it, where packets tell their senders and time is dilated.
+/// The learning of how work grows with the sleep before it, where packets tell their senders and time may be dilated.
 fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
-    let Some(egress) = lab.egress.clone().filter(|_| plan.tdf != Tdf::ONE) else { return Ok(None) };
+    let Some(egress) = lab.egress.clone().filter(|_| plan.mode == Mode::Diecast) else { return Ok(None) };
     let metered = |(frame, cookie): (&Option<Arc<NodeFrame>>, &u64)| {
         frame.clone().filter(|f| f.cpu.metered).map(|f| (f, *cookie))
     };
     let nodes = lab.frames.iter().zip(&lab.cookies).filter_map(metered).collect();
-    let started = crate::cold::start_learning(egress, nodes, plan.tdf);
+    let started = crate::cold::start_learning(egress, nodes, lab.live.clone());
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
 }
 
@@ -364,7 +364,7 @@ fn set_up(
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
     journal.write(Record::Header(header(plan, o, dir, &frame)));
     journal.phase(Phase::SetUp);
-    let mut initial_rto = match InitialRto::attach() {
+    let initial_rto = match InitialRto::attach() {
         Ok(rto) => Some(rto),
         Err(e) => {
             journal.finding(FindingKind::MissingFeature, None, 1, format!("the initial RTO is not dilated: {e}"));
@@ -376,7 +376,7 @@ fn set_up(
     let mut sysctls = SysctlNotes::default();
     for n in &plan.nodes {
         let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
-        if let Some(rto) = &mut initial_rto {
+        if let Some(rto) = &initial_rto {
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
         }
         if let Some(egress) = &egress {
@@ -474,10 +474,15 @@ fn set_up(
         World::new(
             frame.clone(),
             frames.iter().flatten().cloned().collect(),
-            nodes.iter().map(|n| n.cgroup().clone()).collect(),
+            KernelTimes {
+                plan: plan.clone(),
+                cgroups: nodes.iter().map(|n| n.cgroup().clone()).collect(),
+                netns: netns.clone(),
+                initial_rto,
+                journal: journal.clone(),
+            },
             map,
             emulator.handle(),
-            plan.tdf,
         ),
     ));
     let gateway = open_gateway(plan, &netns)?;
@@ -495,7 +500,6 @@ fn set_up(
         frames,
         supervisor,
         gateway,
-        _initial_rto: initial_rto,
         egress,
         cookies,
     })

@@ -13,6 +13,7 @@ mod facts;
 pub mod frame;
 mod host_use;
 mod host_watch;
+mod kernel_times;
 mod lab;
 mod live;
 mod pace;

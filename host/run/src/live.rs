@@ -8,7 +8,7 @@ use diecast_core_experiment::{ChangeWords, NetworkNames, parse_change};
 use diecast_core_journal::{ChangeSource, NetworkChange, Record};
 use diecast_core_net::NetSpec;
 use diecast_core_plan::{Plan, PlannedFault, changes};
-use diecast_core_vtime::{VirtNs, VirtSpan};
+use diecast_core_vtime::{Tdf, VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorHandle, HostNetError};
 use diecast_host_supervisor::LabFrame;
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,11 @@ pub enum Request {
     Pause,
     /// `diecast resume`.
     Resume,
+    /// `diecast retime`.
+    Retime {
+        /// From now on.
+        tdf: String,
+    },
     /// How fast the lab runs.
     Pace,
     /// `diecast capture`; the answer is followed by the file.
@@ -101,7 +106,7 @@ pub struct Live {
     load_began: OnceLock<VirtNs>,
     captures: Captures,
     clocks: Clocks,
-    world: World,
+    pub(crate) world: World,
 }
 
 impl Live {
@@ -165,6 +170,10 @@ impl Live {
             }),
             Ok(Request::Pause) => self.paced(self.world.pause(), "paused"),
             Ok(Request::Resume) => self.paced(self.world.resume(), "goes on"),
+            Ok(Request::Retime { tdf }) => match tdf.parse::<Tdf>() {
+                Ok(tdf) => self.paced(self.world.retime(tdf), &format!("TDF {tdf}")),
+                Err(e) => Answer::Faults(vec![e.to_string()]),
+            },
             Ok(Request::Pace) => Answer::Pace(self.world.pace()),
             Ok(Request::Capture(request)) => match self.captures.start(&request, &self.names) {
                 Ok(started) => return started.serve(client),
@@ -182,6 +191,7 @@ impl Live {
                 Answer::Pace(pace)
             }
             Err(e @ WorldError::Already(_)) => Answer::Faults(vec![e.to_string()]),
+            Err(WorldError::Refused(r)) if r.exit_status() == 2 => Answer::Faults(vec![r.to_string()]),
             Err(e) => Answer::Error(e.to_string()),
         }
     }

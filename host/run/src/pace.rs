@@ -1,14 +1,17 @@
-//! Pause and resume of a running lab.
+//! Pause and resume of a running lab, and another rate.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use diecast_core_plan::Refusal;
 use diecast_core_vtime::{Tdf, VirtNs};
 use diecast_host_net::{EmulatorHandle, Scheduling, SharedFrame, become_fifo};
 use diecast_host_node::Cgroup;
-use diecast_host_supervisor::{LabFrame, NodeFrame, PaceError, Standing};
+use diecast_host_supervisor::{LabFrame, NodeFrame, PaceError, Standing, Stretch, sockets_of};
 use serde::{Deserialize, Serialize};
+
+use crate::kernel_times::{Followed, KernelTimes};
 
 /// Before everything, the emulator included: whoever stops a lab must not wait for it.
 const PRIORITY: u8 = 51;
@@ -28,6 +31,11 @@ pub struct Pace {
 
 struct State {
     tdf: Tdf,
+    /// That of the kernel's times and quotas, and of timers that are held: `tdf` may be for the end of a pause.
+    in_force: Tdf,
+    /// Of the lab's life.
+    lowest: Tdf,
+    followed: Followed,
     standing: Option<Standing>,
     since: VirtNs,
     took_ns: u64,
@@ -48,6 +56,10 @@ pub enum WorldError {
     #[error("the lab's nodes are in no frames (modes naive and native): their programs can't be paused")]
     NoFrames,
     #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error("listing the nodes' sockets: {0}")]
+    Sockets(std::io::Error),
+    #[error(transparent)]
     Pace(#[from] PaceError),
 }
 
@@ -55,7 +67,7 @@ pub enum WorldError {
 pub struct World {
     pub frame: Arc<LabFrame>,
     pub nodes: Vec<Arc<NodeFrame>>,
-    cgroups: Vec<Cgroup>,
+    kernel: KernelTimes,
     map: Arc<SharedFrame>,
     emulator: EmulatorHandle,
     state: Mutex<State>,
@@ -65,18 +77,40 @@ impl World {
     pub fn new(
         frame: Arc<LabFrame>,
         nodes: Vec<Arc<NodeFrame>>,
-        cgroups: Vec<Cgroup>,
+        kernel: KernelTimes,
         map: Arc<SharedFrame>,
         emulator: EmulatorHandle,
-        tdf: Tdf,
     ) -> World {
-        let state = Mutex::new(State { tdf, standing: None, since: frame.now(), took_ns: 0 });
-        World { frame, nodes, cgroups, map, emulator, state }
+        let tdf = kernel.plan.tdf;
+        let state = State {
+            tdf,
+            in_force: tdf,
+            lowest: tdf,
+            followed: Followed::default(),
+            standing: None,
+            since: frame.now(),
+            took_ns: 0,
+        };
+        World { frame, nodes, kernel, map, emulator, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How fast it runs.
     pub fn pace(&self) -> Pace {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).shown()
+        self.state().shown()
+    }
+
+    /// Its TDF, that of a paused lab once it goes on.
+    pub fn tdf(&self) -> Tdf {
+        self.state().tdf
+    }
+
+    /// The lowest TDF that it has had: no real span was a longer virtual one at any time.
+    pub fn lowest_tdf(&self) -> Tdf {
+        self.state().lowest
     }
 
     /// No virtual nanosecond passes from now on.
@@ -85,12 +119,7 @@ impl World {
             if state.standing.is_some() {
                 return Err(WorldError::Already("paused"));
             }
-            if self.nodes.len() < self.cgroups.len() {
-                return Err(WorldError::NoFrames);
-            }
-            self.frame.has_room_for(2)?;
-            let stopped = self.frame.stand_still(&self.nodes(), || self.freeze(), || self.thaw());
-            let (standing, since) = stopped?;
+            let (standing, since) = self.stand_still()?;
             self.follow();
             (state.standing, state.since) = (Some(standing), since);
             Ok(())
@@ -101,13 +130,60 @@ impl World {
     pub fn resume(&self) -> Result<Pace, WorldError> {
         self.change(|state| {
             let standing = state.standing.take().ok_or(WorldError::Already("running"))?;
-            let gone_on = self.frame.go_on(&self.nodes(), standing, (state.tdf, state.tdf), || {
-                self.follow();
-                self.thaw();
-            });
-            state.since = gone_on?;
+            self.go_on(state, standing)
+        })
+    }
+
+    /// From now on, or from the end of the pause on, another TDF.
+    pub fn retime(&self, tdf: Tdf) -> Result<Pace, WorldError> {
+        self.change(|state| {
+            // Before anything stops.
+            if self.nodes.len() < self.kernel.cgroups.len() {
+                return Err(WorldError::NoFrames);
+            }
+            self.kernel.quotas(tdf)?;
+            if state.standing.is_none() && state.tdf != tdf {
+                let (standing, _) = self.stand_still()?;
+                state.tdf = tdf;
+                return self.go_on(state, standing);
+            }
+            state.tdf = tdf;
             Ok(())
         })
+    }
+
+    fn stand_still(&self) -> Result<(Standing, VirtNs), WorldError> {
+        if self.nodes.len() < self.kernel.cgroups.len() {
+            return Err(WorldError::NoFrames);
+        }
+        self.frame.has_room_for(2)?;
+        Ok(self.frame.stand_still(&self.nodes(), || self.freeze(), || self.thaw())?)
+    }
+
+    /// From a standstill on the state's TDF is in force, or the one before where that can't be.
+    fn go_on(&self, state: &mut State, standing: Standing) -> Result<(), WorldError> {
+        let mut stretch = Stretch { from: state.in_force, to: state.tdf };
+        let followed = self.kernel_follows(state, stretch);
+        if followed.is_err() {
+            stretch.to = stretch.from;
+        }
+        (state.tdf, state.in_force) = (stretch.to, stretch.to);
+        state.lowest = if stretch.to.as_f64() < state.lowest.as_f64() { stretch.to } else { state.lowest };
+        state.since = self.frame.go_on(&self.nodes(), standing, stretch, || {
+            self.follow();
+            self.thaw();
+        })?;
+        followed
+    }
+
+    fn kernel_follows(&self, state: &mut State, stretch: Stretch) -> Result<(), WorldError> {
+        if stretch.from == stretch.to {
+            return Ok(());
+        }
+        let quotas = self.kernel.quotas(stretch.to)?;
+        let sockets = sockets_of(&self.nodes()).map_err(WorldError::Sockets)?;
+        self.kernel.follow(&quotas, &sockets, &mut state.followed, stretch);
+        Ok(())
     }
 
     /// A change, made by a thread that nothing delays.
@@ -116,7 +192,7 @@ impl World {
             let made = scope.spawn(|| {
                 // Without it a busy host makes a pause take longer, and the answer says how long.
                 let _: Scheduling = become_fifo(PRIORITY);
-                let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut state = self.state();
                 let began = Instant::now();
                 what(&mut state)?;
                 state.took_ns = began.elapsed().as_nanos() as u64;
@@ -132,11 +208,11 @@ impl World {
     }
 
     fn freeze(&self) -> Result<(), String> {
-        Cgroup::freeze_all(&self.cgroups).map_err(|e| e.to_string())
+        Cgroup::freeze_all(&self.kernel.cgroups).map_err(|e| e.to_string())
     }
 
     fn thaw(&self) {
-        self.cgroups.iter().for_each(Cgroup::thaw);
+        self.kernel.cgroups.iter().for_each(Cgroup::thaw);
     }
 
     /// The emulator goes by the new map.

@@ -15,7 +15,7 @@ use diecast_core_journal::{
 use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
-use diecast_core_vtime::{RealSpan, VirtNs, VirtSpan};
+use diecast_core_vtime::{RealSpan, Tdf, VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorStats, link_counters, nic_device};
 use diecast_host_supervisor::NodeFrame;
 
@@ -50,13 +50,13 @@ impl LedgerCounts {
 
 /// Lateness of a node's threads between two readings, virtual: hits that came after their work's virtual end,
 /// and wake-ups from the meter's sleeps (measured in real time, so divided by the TDF).
-fn ledger_lateness(plan: &Plan, node: &str, before: &LedgerCounts, after: &LedgerCounts) -> Lateness {
+fn ledger_lateness(tdf: Tdf, node: &str, before: &LedgerCounts, after: &LedgerCounts) -> Lateness {
     let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
     for i in 0..LATE_BUCKETS {
         // The bucket's upper edge: never less than what was measured.
         let upper = (2u64 << i) - 1;
         *buckets.entry(upper).or_default() += after.late_v[i] - before.late_v[i];
-        let virt = plan.tdf.to_virt(RealSpan(upper)).ns();
+        let virt = tdf.to_virt(RealSpan(upper)).ns();
         *buckets.entry(virt).or_default() += after.sleep_late[i] - before.sleep_late[i];
     }
     let events: u64 = buckets.values().sum();
@@ -189,9 +189,11 @@ pub fn prepare(out: &Path) -> Result<(), RunError> {
 
 /// Writes lateness, findings and metrics to the journal. A metric that can't be found fails the experiment.
 pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outcome: Outcome) -> Outcome {
+    // Of a run that was re-timed: no lateness is told too small.
+    let tdf = lab.live.world.lowest_tdf();
     if let (Some(before), Some(after)) = (&measured.emulator_before, &measured.emulator_after) {
         let l = after.lateness_since(before);
-        let v = |ns: u64| VirtSpan(plan.tdf.to_virt(RealSpan(ns)).ns());
+        let v = |ns: u64| VirtSpan(tdf.to_virt(RealSpan(ns)).ns());
         lab.journal.write(Record::Lateness(Lateness {
             source: LatenessSource::Emulator,
             node: None,
@@ -211,7 +213,7 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
         }
     }
     for (name, before, after) in &measured.ledgers {
-        lab.journal.write(Record::Lateness(ledger_lateness(plan, name, before, after)));
+        lab.journal.write(Record::Lateness(ledger_lateness(tdf, name, before, after)));
         if after.clamped > before.clamped {
             let count = after.clamped - before.clamped;
             lab.journal.finding(

@@ -154,9 +154,10 @@ impl<'a> Running<'a> {
                 return Ok(());
             }
             let total = end.since(begin).as_secs_f64();
-            let left = end.since(now).as_secs_f64() * self.plan.tdf.as_f64();
+            let tdf = self.lab.live.world.tdf().as_f64();
+            let left = end.since(now).as_secs_f64() * tdf;
             self.o.progress.tick(phase, now.since(begin).as_secs_f64(), total, left);
-            let step = to.since(now).ns().min((100_000_000.0 / self.plan.tdf.as_f64()) as u64 + 1);
+            let step = to.since(now).ns().min((100_000_000.0 / tdf) as u64 + 1);
             self.lab.sleep(VirtSpan(step));
         }
     }

@@ -1,5 +1,6 @@
 //! Frames as Linux processes live in them: the blob's image, the memory it shares, every exec, every meter.
 
+mod descriptors;
 mod exec;
 mod frame;
 pub mod image;
@@ -8,7 +9,9 @@ mod monitor;
 mod node_clock;
 mod pace;
 pub mod probe;
+mod socket_times;
 mod stopped;
+mod stretch;
 mod supervisor;
 mod timer_fds;
 
@@ -17,6 +20,8 @@ pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_O
 pub use monitor::{Monitor, Unmetered, Window};
 pub use node_clock::{ClockChange, ClockError, ClockState};
 pub use pace::{PaceError, Standing};
+pub use socket_times::{HeldSocket, SocketTimes, sockets_of};
+pub use stretch::Stretch;
 pub use supervisor::{Counts, Supervisor};
 
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, TRAP_MAGIC};

@@ -19,8 +19,10 @@ use diecast_host_sys::{Tid, process, time};
 
 use crate::frame::{LabFrame, MACHINE_SLACK_NS, NodeFrame};
 use crate::image;
+use crate::socket_times::waits_by_socket;
 use crate::stopped::{StopError, StoppedProcesses, Timers, timers_of};
-use crate::timer_fds::{Stretch, TimerFds};
+use crate::stretch::Stretch;
+use crate::timer_fds::TimerFds;
 
 /// Why a lab's rate can't be changed.
 #[derive(Debug, thiserror::Error)]
@@ -108,19 +110,19 @@ impl LabFrame {
         &self,
         nodes: &[&NodeFrame],
         standing: Standing,
-        stretch: (Tdf, Tdf),
+        stretch: Stretch,
         thaw: impl Fn(),
     ) -> Result<VirtNs, PaceError> {
         let mut stopped = StoppedProcesses::default();
         let asked = standing.holding.iter().try_for_each(|pid| stopped.ask(*pid).map(drop));
         // A thread that is not kicked ends its wait at its old real instant, and then sees whether that was too early.
         nodes.iter().for_each(|n| drop(n.kick()));
-        let (at, v) = self.change_pace(Some(stretch.1));
+        let (at, v) = self.change_pace(Some(stretch.to));
         for node in nodes {
             node.follow(self);
             node.rested(at.since(standing.since).ns());
         }
-        standing.timer_fds.set(self, Stretch { from: stretch.0, to: stretch.1 });
+        standing.timer_fds.set(self, stretch);
         thaw();
         asked?;
         stopped.wait()?;
@@ -168,15 +170,18 @@ impl NodeFrame {
         }
     }
 
-    /// Makes every thread that is in a translated wait translate it anew. Only while the node is frozen: a thread
-    /// that runs is nowhere.
+    /// Makes every thread that is in a translated wait translate it anew, and ends the call of one that waits by a
+    /// timeout of its socket: Linux does that itself where a process is stopped, but for some sockets not where it is
+    /// frozen. Only while the node is frozen: a thread that runs is nowhere.
     fn kick(&self) -> io::Result<()> {
         let at = |symbol| image::offset(symbol).map_or(0, |offset| BLOB_ADDR + offset);
         let waits = at("diecast_wait_begin")..=at("diecast_wait_end");
         for pid in (self.members)()? {
             let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
             for tid in tasks.flatten().filter_map(|t| t.file_name().to_str()?.parse().ok()) {
-                if process::instruction_pointer(Tid(pid), Tid(tid)).is_some_and(|at| waits.contains(&at.0)) {
+                let Some(place) = process::place_of(Tid(pid), Tid(tid)) else { continue };
+                let by_socket = || place.call.is_some_and(|(number, fd)| waits_by_socket(pid, number, fd));
+                if waits.contains(&place.at.0) || by_socket() {
                     // It may have been killed meanwhile.
                     let _ = process::queue_signal(Tid(pid), Tid(tid), libc::SIGTRAP, KICK_MAGIC);
                 }

@@ -6,12 +6,13 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use diecast_core_vtime::{NS_PER_S, RealNs, Tdf, VirtNs};
+use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 use diecast_host_sys::time;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_gettime, timerfd_settime};
 
+use crate::descriptors;
 use crate::frame::LabFrame;
+use crate::stretch::Stretch;
 
 /// Timers that are held.
 #[derive(Debug, Default)]
@@ -26,28 +27,6 @@ struct Held {
     every_ns: u64,
     /// Expirations that nobody has read yet.
     ticks: u64,
-}
-
-/// How much longer real spans are from now on.
-#[derive(Clone, Copy, Debug)]
-pub struct Stretch {
-    /// The TDF before.
-    pub from: Tdf,
-    /// And now.
-    pub to: Tdf,
-}
-
-impl Stretch {
-    const NONE: Stretch = Stretch { from: Tdf::ONE, to: Tdf::ONE };
-
-    /// Rounded up: no period gets shorter.
-    fn of(self, real_ns: u64) -> u64 {
-        let (num, den) = (u128::from(self.to.num()), u128::from(self.to.den()));
-        let (was_num, was_den) = (u128::from(self.from.num()), u128::from(self.from.den()));
-        // Bound: 2^64 * 2^32 * 2^32.
-        let ns = (u128::from(real_ns) * num).saturating_mul(was_den).div_ceil(den * was_num);
-        u64::try_from(ns).unwrap_or(u64::MAX)
-    }
 }
 
 fn ns(t: Timespec) -> u64 {
@@ -80,22 +59,7 @@ impl TimerFds {
     }
 
     fn hold_all_of(&mut self, pid: i32, lab: &LabFrame) -> io::Result<()> {
-        let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else { return Ok(()) };
-        let is_timer =
-            |path: &std::path::Path| fs::read_link(path).is_ok_and(|to| to.as_os_str() == "anon_inode:[timerfd]");
-        let mut process = None;
-        for entry in entries.flatten().filter(|e| is_timer(&e.path())) {
-            let (Some(pid), Some(fd)) = (Pid::from_raw(pid), entry.file_name().to_str().and_then(|n| n.parse().ok()))
-            else {
-                continue;
-            };
-            if process.is_none() {
-                process = Some(pidfd_open(pid, PidfdFlags::empty())?);
-            }
-            let Some(process) = &process else { continue };
-            self.hold_one(pidfd_getfd(process, fd, PidfdGetfdFlags::empty())?, lab)?;
-        }
-        Ok(())
+        descriptors::of_process(pid, |link| link == "anon_inode:[timerfd]", |_, timer| self.hold_one(timer, lab))
     }
 
     fn hold_one(&mut self, timer: OwnedFd, lab: &LabFrame) -> io::Result<()> {

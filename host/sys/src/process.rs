@@ -52,11 +52,30 @@ pub fn queue_signal(pid: Tid, tid: Tid, signal: i32, word: u64) -> io::Result<()
     check(r).map(|_| ())
 }
 
-/// Where a thread that does not run will go on; None while it runs, or when it is gone.
-pub fn instruction_pointer(pid: Tid, tid: Tid) -> Option<GuestPtr> {
-    let text = std::fs::read_to_string(format!("/proc/{}/task/{}/syscall", pid.0, tid.0)).ok()?;
-    let last = text.split_whitespace().last()?.strip_prefix("0x")?;
-    u64::from_str_radix(last, 16).ok().map(GuestPtr)
+/// Where a thread is that does not run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The system call that it is in and its first argument.
+    pub call: Option<(i64, u64)>,
+    /// Where it will go on.
+    pub at: GuestPtr,
+}
+
+/// Where a thread is; None while it runs, or when it is gone.
+pub fn place_of(pid: Tid, tid: Tid) -> Option<Place> {
+    parse_place(&std::fs::read_to_string(format!("/proc/{}/task/{}/syscall", pid.0, tid.0)).ok()?)
+}
+
+/// `NUMBER ARGUMENT... STACK AT`, `-1 STACK AT` outside of a call, or `running`.
+fn parse_place(text: &str) -> Option<Place> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let at = GuestPtr(hex(words.last()?)?);
+    let call = match words[..] {
+        [number, first, _, _, _, _, _, _, _] => Some((number.parse().ok()?, hex(first)?)),
+        _ => None,
+    };
+    Some(Place { call, at })
 }
 
 /// Raises the soft limit of open descriptors to the hard one and returns it.
@@ -173,4 +192,17 @@ pub fn reap(pid: Tid) -> Option<i32> {
     // SAFETY: a live local.
     let r = unsafe { libc::waitpid(pid.0, &raw mut status, libc::WNOHANG | libc::__WALL) };
     (r == pid.0).then_some(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_read_as_the_kernel_writes_it() {
+        let inside = "45 0x3 0x7f00 0x1 0x0 0x0 0x0 0x7ffd10 0x7e9000001234\n";
+        assert_eq!(parse_place(inside), Some(Place { call: Some((45, 3)), at: GuestPtr(0x7e90_0000_1234) }));
+        assert_eq!(parse_place("-1 0x7ffd10 0x401000"), Some(Place { call: None, at: GuestPtr(0x40_1000) }));
+        assert_eq!(parse_place("running\n"), None);
+    }
 }

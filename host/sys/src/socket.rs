@@ -1,4 +1,4 @@
-//! Descriptors over Unix sockets.
+//! Descriptors over Unix sockets, and options of sockets as bytes.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -69,4 +69,22 @@ pub fn send(socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
     // SAFETY: the buffer is live.
     check(unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), libc::MSG_NOSIGNAL) } as i64)
         .map(|_| ())
+}
+
+/// Reads an option of N bytes; an error where it has fewer.
+pub fn option<const N: usize>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<[u8; N]> {
+    let mut value = [0u8; N];
+    let mut len = N as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    let done = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    check(i64::from(done))?;
+    if len as usize == N { Ok(value) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Sets an option.
+pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    let len = value.len() as libc::socklen_t;
+    // SAFETY: the kernel reads so many bytes of a live slice.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    check(i64::from(done)).map(|_| ())
 }
