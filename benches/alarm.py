@@ -8,8 +8,9 @@ JSON; exit 1 when a bar is missed, 3 when something does not run. Needs root.
   halved   an ordinary busy program on each core, of the same weight as the whole lab
   quiet    nothing
 
-A hypervisor can disturb a run too. One for which it kept more of a core than the verdict allows was not quiet: it is
-counted apart and repeated, at most as often as there are runs.
+The host can disturb a run too. One for which a hypervisor kept more of a core, or for which the machine clocked its cores
+down for longer, than the verdict allows was not quiet: it is counted apart and repeated, at most as often as there are
+runs.
 
 Usage: benches/alarm.py [--small] [--tdf T] [--runs N] [--case CASE]... [--out DIR]     (make bench-alarm; 9 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
@@ -49,7 +50,7 @@ metrics:
   latency: {{from: client, samples: latency_ns.bin, unit: ns, show: [p50, p99]}}
 """
 
-STOLEN = "time stolen by a hypervisor"
+FROM_OUTSIDE = ("time stolen by a hypervisor", "time at less than a third of its speed")
 LATE = ("emulator lateness", "ledger lateness", "waits beyond catch-up")
 # What a disturbance may be called; quiet runs have none.
 FITS = {"hog": ("cores used by others", *LATE), "stopped": ("emulator lateness",),
@@ -152,9 +153,9 @@ def one(case, number, o, folder):
 
 def read(out):
     run = json.load(open(f"{out}/run.json"))
-    use = run["fidelity"]["host_use"] or {"stolen": {}}
+    use = run["fidelity"]["host_use"] or {"stolen": {}, "slow": {}}
     return {"reasons": [f"{r['what']} {r['measured']}" for r in run["verdict"]["reasons"]],
-            "stolen": max(use["stolen"].values(), default=None), "others": use.get("others")}
+            "stolen": max(use["stolen"].values(), default=None), "slow": max(use["slow"].values(), default=None), "others": use.get("others")}
 
 
 def wilson(hits, n):
@@ -166,13 +167,13 @@ def wilson(hits, n):
     return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
-def stolen(run):
-    return any(r.startswith(STOLEN) for r in run["reasons"])
+def from_outside(run):
+    return any(r.startswith(FROM_OUTSIDE) for r in run["reasons"])
 
 
 def judge(case, runs, wanted):
     """What the runs of a case come to. The bars are those of 20 runs: at least 19 flagged, at most 1 quiet one."""
-    counted = [r for r in runs if not (case == "quiet" and stolen(r))]
+    counted = [r for r in runs if not (case == "quiet" and from_outside(r))]
     if case == "quiet":
         flagged = [r for r in counted if r["status"] != 0]
     else:
@@ -188,6 +189,7 @@ def judge(case, runs, wanted):
     return {"case": case, "runs": n, "flagged": hits, "share": hits / max(1, n), "wilson_95": wilson(hits, n),
             "bar": f"at most {allowed}" if case == "quiet" else f"at least {wanted - allowed}", "passes": met if n >= wanted else None,
             "not_quiet": len(runs) - n, "stolen": [r["stolen"] for r in runs if r["stolen"] is not None],
+            "slow": [r["slow"] for r in runs if r["slow"] is not None],
             "others_median": statistics.median(others) if others else None,
             "reasons": dict(sorted(reasons.items(), key=lambda kv: -kv[1])), "all": runs}
 
@@ -196,10 +198,11 @@ def row(f):
     low, high = f["wilson_95"]
     judged = {True: "pass", False: "FAIL", None: "too few runs"}[f["passes"]]
     most = ", ".join(f"{what} {n}" for what, n in f["reasons"].items())
-    apart = f"; {f['not_quiet']} more not counted, as the hypervisor stole too much" if f["not_quiet"] else ""
+    apart = f"; {f['not_quiet']} more not counted, as the host stole or slowed the cores" if f["not_quiet"] else ""
     steal = f", stolen {100 * min(f['stolen']):.1f} to {100 * max(f['stolen']):.1f} %" if f["stolen"] else ""
+    slow = f", slow {100 * min(f['slow']):.1f} to {100 * max(f['slow']):.1f} %" if f["slow"] else ""
     return (f"  {f['case']:<8} {f['flagged']:>3} of {f['runs']:<3} flagged [{100 * low:.0f}, {100 * high:.0f}] %   "
-            f"{f['bar']:<12} {judged}{steal}{apart}\n      reasons: {most or 'none'}")
+            f"{f['bar']:<12} {judged}{steal}{slow}{apart}\n      reasons: {most or 'none'}")
 
 
 def main():
@@ -225,7 +228,7 @@ def main():
 
     def wanting(case):
         # Of quiet ones those count that were quiet; there is an end to that.
-        counted = sum(not (case == "quiet" and stolen(r)) for r in runs[case])
+        counted = sum(not (case == "quiet" and from_outside(r)) for r in runs[case])
         return counted < o.runs and len(runs[case]) < 2 * o.runs
 
     try:

@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 5;
+pub const JOURNAL_VERSION: u32 = 6;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -335,6 +335,9 @@ pub struct CoreUse {
     pub idle_ns: u64,
     /// A hypervisor ran something else.
     pub stolen_ns: u64,
+    /// The core ran at less than a third of its best speed in this run, since the run's start. Source: a thread that
+    /// repeats the same work on it whenever nothing else runs there.
+    pub slow_ns: u64,
 }
 
 /// A node's quota counters since its start.
@@ -599,7 +602,13 @@ pub fn examples() -> Vec<Record> {
         Record::HostSpeed(HostSpeed { core: 1, r_ns, probe_ns: 412_000 }),
         Record::HostUse(HostUse {
             r_ns,
-            cores: vec![CoreUse { core: 1, busy_ns: 4_210_000_000, idle_ns: 65_000_000_000, stolen_ns: 60_000_000 }],
+            cores: vec![CoreUse {
+                core: 1,
+                busy_ns: 4_210_000_000,
+                idle_ns: 65_000_000_000,
+                stolen_ns: 60_000_000,
+                slow_ns: 75_000_000,
+            }],
             own_ns: 2_300_000_000,
             nodes_ns: 1_800_000_000,
         }),

@@ -42,6 +42,9 @@ pub struct Budgets {
     pub host_probe_spread: f64,
     /// Share of a core's time that a hypervisor kept while measuring.
     pub stolen_fraction: f64,
+    /// Share of a core's time at less than a third of its best speed while measuring: what happens in less than a
+    /// hundredth of the time decides no 99th percentile.
+    pub slow_fraction: f64,
     /// Share of the cores' time that neither the lab nor `diecast` used while measuring.
     pub others_fraction: f64,
 }
@@ -60,6 +63,7 @@ impl Default for Budgets {
             throttled_fraction: 0.001,
             host_probe_spread: 0.5,
             stolen_fraction: 0.02,
+            slow_fraction: 0.01,
             others_fraction: 0.05,
         }
     }
@@ -194,6 +198,8 @@ impl CoreSpeed {
 pub struct HostShares {
     /// Of each core, kept by a hypervisor.
     pub stolen: BTreeMap<u32, f64>,
+    /// Of each core, at less than a third of its best speed.
+    pub slow: BTreeMap<u32, f64>,
     /// Of all cores, the nodes.
     pub nodes: f64,
     /// Of all cores, `diecast` itself, with the threads that keep cores awake.
@@ -205,19 +211,21 @@ pub struct HostShares {
 impl HostShares {
     /// What happened from one instant to another; None when no time passed or a core is missing.
     fn between(from: &HostUse, to: &HostUse) -> Option<HostShares> {
-        let (mut all_ns, mut busy_ns, mut stolen) = (0, 0, BTreeMap::new());
+        let (mut all_ns, mut busy_ns) = (0, 0);
+        let (mut stolen, mut slow) = (BTreeMap::new(), BTreeMap::new());
         for b in &to.cores {
             let a = from.cores.iter().find(|a| a.core == b.core)?;
             let (busy, idle) = (b.busy_ns.saturating_sub(a.busy_ns), b.idle_ns.saturating_sub(a.idle_ns));
             let taken = b.stolen_ns.saturating_sub(a.stolen_ns);
             let core_ns = busy + idle + taken;
             stolen.insert(b.core, taken as f64 / core_ns.max(1) as f64);
+            slow.insert(b.core, b.slow_ns.saturating_sub(a.slow_ns) as f64 / core_ns.max(1) as f64);
             (all_ns, busy_ns) = (all_ns + core_ns, busy_ns + busy);
         }
         let (nodes_ns, own_ns) = (to.nodes_ns.saturating_sub(from.nodes_ns), to.own_ns.saturating_sub(from.own_ns));
         let share = |ns: u64| ns as f64 / all_ns as f64;
         let others = share(busy_ns.saturating_sub(nodes_ns + own_ns));
-        (all_ns > 0).then(|| HostShares { stolen, nodes: share(nodes_ns), own: share(own_ns), others })
+        (all_ns > 0).then(|| HostShares { stolen, slow, nodes: share(nodes_ns), own: share(own_ns), others })
     }
 }
 
@@ -548,6 +556,16 @@ impl Fidelity {
                 budgets.stolen_fraction,
                 None,
                 advice,
+            ));
+        }
+        let slow: Vec<(u32, f64)> = host_use.slow.iter().map(|(core, share)| (*core, *share)).collect();
+        if let Some((core, share)) = max_by_key(&slow, |(_, share)| *share) {
+            checks.push(Check::share(
+                format!("time at less than a third of its speed (core {core})"),
+                *share,
+                budgets.slow_fraction,
+                None,
+                "the machine clocks its cores down (heat, power, a hypervisor's limit): run again when it does not, or elsewhere",
             ));
         }
         checks.push(Check::share(

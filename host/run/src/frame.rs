@@ -131,9 +131,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
         .map_err(host("making the frame's memory"))?;
     let awake = if metered {
-        host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))?
+        Some(host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))?)
     } else {
-        Vec::new()
+        None
     };
     let probe = if metered {
         Some(host_watch::start_probe(vec![node.clone()], count_kernel, |_| {}).map_err(host("starting the probe"))?)

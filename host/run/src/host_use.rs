@@ -6,12 +6,14 @@ use diecast_core_journal::{CoreUse, HostUse};
 use diecast_core_vtime::RealNs;
 use diecast_host_sys::time;
 
-/// A look at the cores that this process may use; `nodes_ns` is the CPU time of all nodes up to now.
-pub fn look(nodes_ns: u64) -> io::Result<HostUse> {
+/// A look at the cores that this process may use; `nodes_ns` is the CPU time of all nodes up to now, `slow_ns` says for how
+/// long a core was slow.
+pub fn look(nodes_ns: u64, slow_ns: impl Fn(usize) -> u64) -> io::Result<HostUse> {
     let stat = std::fs::read_to_string("/proc/stat")?;
     let allowed = time::allowed_cpus();
     let mut cores = cores(&stat, time::tick_ns());
     cores.retain(|c| allowed.contains(&(c.core as usize)));
+    cores.iter_mut().for_each(|c| c.slow_ns = slow_ns(c.core as usize));
     Ok(HostUse { r_ns: RealNs(time::monotonic_ns()), cores, own_ns: time::process_cpu_ns(), nodes_ns })
 }
 
@@ -30,6 +32,7 @@ fn cores(stat: &str, tick_ns: u64) -> Vec<CoreUse> {
             busy_ns: (user + nice + system + irq + softirq) * tick_ns,
             idle_ns: (idle + iowait) * tick_ns,
             stolen_ns: stolen * tick_ns,
+            slow_ns: 0,
         })
     };
     stat.lines().filter_map(core).collect()
@@ -46,8 +49,8 @@ mod tests {
         assert_eq!(
             cores(stat, 10),
             [
-                CoreUse { core: 0, busy_ns: 190, idle_ns: 450, stolen_ns: 80 },
-                CoreUse { core: 12, busy_ns: 0, idle_ns: 10, stolen_ns: 0 }
+                CoreUse { core: 0, busy_ns: 190, idle_ns: 450, stolen_ns: 80, slow_ns: 0 },
+                CoreUse { core: 12, busy_ns: 0, idle_ns: 10, stolen_ns: 0, slow_ns: 0 }
             ]
         );
         assert_eq!(cores("", 10), []);
@@ -55,16 +58,16 @@ mod tests {
 
     #[test]
     fn the_cores_of_this_host_pass_their_time() {
-        let before = look(7).unwrap();
+        let before = look(7, |_| 0).unwrap();
         let until_ns = time::monotonic_ns() + 300_000_000;
         while time::monotonic_ns() < until_ns {}
-        let after = look(7).unwrap();
+        let after = look(7, |core| 5 + core as u64).unwrap();
         assert_eq!(before.cores.len(), time::allowed_cpus().len());
         let sum = |u: &HostUse| u.cores.iter().map(|c| c.busy_ns + c.idle_ns + c.stolen_ns).sum::<u64>();
         let passed = (sum(&after) - sum(&before)) / before.cores.len() as u64;
         // Whole ticks, of each kind; a core that sleeps may be counted late.
         assert!((100_000_000..2_000_000_000).contains(&passed), "{passed} ns a core");
         assert!(after.own_ns - before.own_ns > 100_000_000, "this thread alone used more");
-        assert_eq!(after.nodes_ns, 7);
+        assert_eq!((after.nodes_ns, after.cores[0].slow_ns), (7, 5 + u64::from(after.cores[0].core)));
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use diecast_core_cpu::SpeedWatch;
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling};
 use diecast_core_vtime::{RealNs, VirtSpan};
 use diecast_host_supervisor::probe::{self, Hits};
@@ -22,6 +23,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
+/// Turns of the work that a thread repeats to keep its core awake; about 50 µs.
+const AWAKE_TURNS: u64 = 50_000;
 /// Hits without a node to imitate, for the host's speed alone.
 const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
 /// Hits of each kind before a first estimate is good enough to start programs, kinds that are waited for, and looks
@@ -60,20 +63,52 @@ impl Drop for Beside {
 /// A halted virtual CPU is given to others and comes back with cold caches and TLB: measured here, the same Python work
 /// took 1.9 to 3 times its CPU time in a frame at TDF 10 whose core halted between slices, and 1.0 with this. A dilated
 /// node sleeps most of the time, a baseline node less, so the error would not cancel.
-pub fn keep_awake() -> std::io::Result<Vec<Beside>> {
-    let spin = |cpu: usize| {
-        Beside::spawn("awake", move |stop| {
-            if time::pin_to(&[cpu]).is_err() || time::only_when_idle().is_err() {
-                return;
+pub fn keep_awake() -> std::io::Result<Awake> {
+    let mut awake = Awake { threads: Vec::new(), slow_ns: BTreeMap::new() };
+    for cpu in time::allowed_cpus() {
+        let slow_ns = Arc::new(AtomicU64::new(0));
+        awake.slow_ns.insert(cpu, slow_ns.clone());
+        awake.threads.push(Beside::spawn("awake", move |stop| {
+            if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
+                stay_awake(stop, &slow_ns);
             }
-            while !stop.load(Ordering::Relaxed) {
-                for _ in 0..1000 {
-                    std::hint::black_box(());
-                }
-            }
-        })
-    };
-    time::allowed_cpus().into_iter().map(spin).collect()
+        })?);
+    }
+    Ok(awake)
+}
+
+/// Repeats the same work, and notes for how long its core was slow.
+fn stay_awake(stop: &AtomicBool, slow_ns: &AtomicU64) {
+    let mut speed = SpeedWatch::default();
+    let mut last_ns = time::monotonic_ns();
+    while !stop.load(Ordering::Relaxed) {
+        let cpu_ns = time::thread_cpu_ns();
+        std::hint::black_box(probe::fixed_work(AWAKE_TURNS));
+        let (cpu_ns, now_ns) = (time::thread_cpu_ns().saturating_sub(cpu_ns), time::monotonic_ns());
+        slow_ns.store(speed.worked(cpu_ns, now_ns - last_ns), Ordering::Relaxed);
+        last_ns = now_ns;
+    }
+}
+
+/// The threads that keep cores awake, and what they saw.
+pub struct Awake {
+    threads: Vec<Beside>,
+    slow_ns: BTreeMap<usize, Arc<AtomicU64>>,
+}
+
+impl Awake {
+    /// For how long each core was slow so far, real ns; 0 for one that no thread keeps awake.
+    pub fn slow(&self) -> impl Fn(usize) -> u64 + Send + 'static {
+        let slow_ns = self.slow_ns.clone();
+        move |core| slow_ns.get(&core).map_or(0, |sum| sum.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Awake {
+    /// All are asked to stop before the first is waited for.
+    fn drop(&mut self) {
+        self.threads.iter().for_each(|t| t.stop.store(true, Ordering::Release));
+    }
 }
 
 /// Looks at each core in turn, keeps the estimate of a hit's hidden cost fresh in every node, and reports each
@@ -142,11 +177,12 @@ pub fn start_lab_probe(nodes: Vec<Arc<NodeFrame>>, count_kernel: bool, journal: 
 /// Reads the counters of all nodes.
 pub type Sampler = Box<dyn Fn() -> Vec<(NodeSample, Option<Throttling>)> + Send>;
 
-/// Ticks the monitors and takes samples each `every_virtual_ns`.
+/// Ticks the monitors and takes samples each `sample_every_virtual_ns`; `slow_ns` says for how long a core was slow.
 pub fn start_watch(
     lab: Arc<LabFrame>,
     nodes: Vec<Arc<NodeFrame>>,
     sampler: Sampler,
+    slow_ns: impl Fn(usize) -> u64 + Send + 'static,
     sample_every_virtual_ns: u64,
     journal: Recorder,
 ) -> std::io::Result<Beside> {
@@ -183,7 +219,7 @@ pub fn start_watch(
             if last || lab.now() >= next_sample {
                 let samples = sampler();
                 let nodes_ns = samples.iter().map(|(sample, _)| sample.cpu_used_ns).sum();
-                if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns)) {
+                if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns, &slow_ns)) {
                     journal.write(Record::HostUse(look));
                 }
                 for (sample, throttling) in samples {

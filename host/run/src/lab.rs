@@ -159,6 +159,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         lab.frame.clone(),
         frames.clone(),
         results::sampler(plan, &lab),
+        awake.slow(),
         SAMPLE_EVERY_V_NS,
         lab.journal.clone(),
     )

@@ -30,6 +30,8 @@ pub struct Made {
     pub samples: usize,
     /// Real ns of core 1 in each second.
     pub stolen_ns_per_s: u64,
+    /// The same.
+    pub slow_ns_per_s: u64,
     /// Real ns of both cores together in each second.
     pub others_ns_per_s: u64,
 }
@@ -49,6 +51,7 @@ impl Made {
             ring_dropped: 0,
             samples: 1000,
             stolen_ns_per_s: 0,
+            slow_ns_per_s: 5_000_000,
             others_ns_per_s: 0,
         }
     }
@@ -144,6 +147,7 @@ impl Made {
                 busy_ns: all_ns * 98 / 100 - self.stolen_ns_per_s * v_s * self.tdf * u64::from(core),
                 idle_ns: all_ns / 100,
                 stolen_ns: all_ns / 100 + self.stolen_ns_per_s * v_s * self.tdf * u64::from(core),
+                slow_ns: self.slow_ns_per_s * v_s * self.tdf * u64::from(core),
             };
             records.push(Record::HostUse(HostUse {
                 r_ns: real(v_s),

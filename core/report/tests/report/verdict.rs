@@ -150,13 +150,15 @@ fn cores_that_others_had_are_named() {
     // 98 % busy on each of two cores: 40 % of a core the nodes, 150 % diecast.
     assert!((shares.nodes - 0.2).abs() < 1e-9 && (shares.own - 0.75).abs() < 1e-9, "{shares:?}");
     assert!((shares.others - 0.03).abs() < 1e-9, "{shares:?}");
-    for (stolen_ns_per_s, others_ns_per_s, expected) in [
-        (9_000_000, 30_000_000, None),
-        (11_000_000, 0, Some("time stolen by a hypervisor (core 1)")),
-        (0, 50_000_000, Some("cores used by others on this host")),
+    assert_eq!((shares.slow[&0], shares.slow[&1]), (0.0, 0.005));
+    for (stolen_ns_per_s, slow_ns_per_s, others_ns_per_s, expected) in [
+        (9_000_000, 9_000_000, 30_000_000, None),
+        (11_000_000, 0, 0, Some("time stolen by a hypervisor (core 1)")),
+        (0, 11_000_000, 0, Some("time at less than a third of its speed (core 1)")),
+        (0, 0, 50_000_000, Some("cores used by others on this host")),
     ] {
         for mode in [Mode::Diecast, Mode::Native] {
-            let made = Made { stolen_ns_per_s, others_ns_per_s, ..Made::new(mode, 1) };
+            let made = Made { stolen_ns_per_s, slow_ns_per_s, others_ns_per_s, ..Made::new(mode, 1) };
             let (reasons, tdf) = verdict(&made.fidelity(vec![]));
             assert_eq!(reasons, expected.into_iter().collect::<Vec<_>>(), "{mode}");
             assert_eq!(tdf, None, "no TDF keeps others away");
