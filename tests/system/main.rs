@@ -11,6 +11,7 @@ mod live;
 mod network;
 mod nics;
 mod pace;
+mod receive;
 mod verdict;
 
 use std::path::Path;

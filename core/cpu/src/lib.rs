@@ -14,12 +14,14 @@ mod cold;
 mod egress;
 #[cfg(feature = "alloc")]
 mod learn;
+mod receive;
 mod speed;
 
 pub use cold::{COLD_MAX_NS, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
+pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
 pub use speed::SpeedWatch;
 
 use core::sync::atomic::{AtomicU64, Ordering};

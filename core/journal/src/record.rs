@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 6;
+pub const JOURNAL_VERSION: u32 = 7;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -206,8 +206,10 @@ pub struct NodeSample {
     /// When, virtual.
     #[serde(with = "wire::virt_ns")]
     pub v_ns: VirtNs,
-    /// Real CPU time that its ledger was charged; 0 where there is no meter.
+    /// Real CPU time that its ledger was charged for its threads; 0 where there is no meter.
     pub cpu_charged_ns: u64,
+    /// Real CPU time that its ledger was charged for what the kernel did for it when packets came.
+    pub cpu_received_ns: u64,
     /// Real CPU time that the kernel counted for it.
     pub cpu_used_ns: u64,
     /// Memory in use.
@@ -549,6 +551,7 @@ pub fn examples() -> Vec<Record> {
             node: node(),
             v_ns,
             cpu_charged_ns: 41_000_000,
+            cpu_received_ns: 2_000_000,
             cpu_used_ns: 42_000_000,
             memory_bytes: 64 << 20,
             sent_bytes: 120_000,

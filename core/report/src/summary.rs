@@ -77,10 +77,12 @@ pub struct NodeUse {
     pub v_span_ns: u64,
     /// Real CPU time that the kernel counted.
     pub cpu_used_ns: u64,
-    /// Real CPU time that the ledger was charged.
+    /// Real CPU time that the ledger was charged for its threads.
     pub cpu_charged_ns: u64,
+    /// Real CPU time that the ledger was charged for what the kernel did for it when packets came.
+    pub cpu_received_ns: u64,
     /// Share of the original machine's CPU: CPU time over `cores · speed · virtual time`. CPU time is what the ledger was
-    /// charged, and where there is no ledger what the kernel counted.
+    /// charged, packets included, and where there is no ledger what the kernel counted.
     pub cpu_share: f64,
     /// The most memory that a sample saw.
     pub memory_max_bytes: u64,
@@ -172,12 +174,14 @@ fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window
     let cpu_used_ns = last.cpu_used_ns.saturating_sub(first.cpu_used_ns);
     let capacity_ns = f64::from(node.cores) * node.speed * v_span_ns as f64;
     let cpu_charged_ns = last.cpu_charged_ns.saturating_sub(first.cpu_charged_ns);
-    let counted_ns = if cpu_charged_ns > 0 { cpu_charged_ns } else { cpu_used_ns };
+    let cpu_received_ns = last.cpu_received_ns.saturating_sub(first.cpu_received_ns);
+    let counted_ns = if cpu_charged_ns + cpu_received_ns > 0 { cpu_charged_ns + cpu_received_ns } else { cpu_used_ns };
     NodeUse {
         node: node.name.clone(),
         v_span_ns,
         cpu_used_ns,
         cpu_charged_ns,
+        cpu_received_ns,
         cpu_share: if capacity_ns > 0.0 { counted_ns as f64 / capacity_ns } else { 0.0 },
         memory_max_bytes: inside.iter().map(|sample| sample.memory_bytes).max().unwrap_or(0),
         sent_bytes: last.sent_bytes.saturating_sub(first.sent_bytes),

@@ -1,4 +1,4 @@
-//! What a node's NIC tells with each frame: how much CPU time its sender has used.
+//! Who pays for packets, and what a node's NIC tells with each frame: how much CPU time its sender has used.
 //!
 //! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off.
 
@@ -14,6 +14,12 @@ pub trait EgressLedger: Send + Sync {
     /// Charges the sender of a frame of the node with this index; the instant at which the original machine would have
     /// sent it.
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs;
+}
+
+/// Charges receivers.
+pub trait ReceiveLedger: Send + Sync {
+    /// Charges the node with this index for a frame that the kernel worked on from `begun` to `ended`.
+    fn charge_receiver(&self, node: usize, begun: RealNs, ended: RealNs);
 }
 
 /// Takes the trailer off a frame. `None` when there is none, then the frame is not the NIC's; `Some(None)` for a frame

@@ -24,7 +24,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
-use crate::egress::{EgressLedger, TRAILER_BYTES, take_trailer};
+use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, take_trailer};
 use crate::error::HostNetError;
 use crate::priority::{Scheduling, become_fifo};
 use crate::stats::{EmulatorStats, lateness_histogram};
@@ -70,6 +70,8 @@ pub struct EmulatorConfig {
     pub clock: Arc<dyn FrameClock>,
     /// Charges senders for the packets they send; every frame then carries a trailer (see [`crate::EgressLedger`]).
     pub ledger: Option<Arc<dyn EgressLedger>>,
+    /// Charges receivers for what the kernel does for them in the emulator's thread.
+    pub receivers: Option<Arc<dyn ReceiveLedger>>,
     /// SCHED_FIFO priority, 1 to 99; `None` stays at normal priority.
     pub priority: Option<u8>,
     /// The core to stay on.
@@ -121,6 +123,7 @@ impl Emulator {
             taps: config.taps.into_iter().map(Some).collect(),
             clock: config.clock,
             ledger: config.ledger,
+            receivers: config.receivers,
             epoll,
             wake: wake.clone(),
             inbox,
@@ -311,6 +314,7 @@ struct Runner {
     taps: Vec<Option<OwnedFd>>,
     clock: Arc<dyn FrameClock>,
     ledger: Option<Arc<dyn EgressLedger>>,
+    receivers: Option<Arc<dyn ReceiveLedger>>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     inbox: Receiver<Command>,
@@ -436,21 +440,27 @@ impl Runner {
             }
             let late = now.since(self.clock.r_of(delivery.due));
             self.tally.lateness_ns.saturating_record(late.0.max(1));
-            let written = match &self.taps[delivery.to.at()] {
-                Some(tap) => rustix::io::write(tap, &delivery.frame).is_ok(),
-                None => false,
-            };
-            if written {
-                self.tally.packets_written += 1
-            } else {
-                self.tally.write_errors += 1
-            }
+            now = self.write(delivery.to.at(), &delivery.frame);
             self.net.recycle(delivery.frame);
-            let after = monotonic_now();
-            self.tally.receive_work[delivery.to.at()].0 += after.since(now).0;
-            now = after;
         }
         None
+    }
+
+    /// Writes a frame to a node's NIC, which runs the node's stack: that is the node's work. When it ended.
+    fn write(&mut self, node: usize, frame: &[u8]) -> RealNs {
+        let begun = monotonic_now();
+        let written = self.taps[node].as_ref().is_some_and(|tap| rustix::io::write(tap, frame).is_ok());
+        let ended = monotonic_now();
+        if written {
+            self.tally.packets_written += 1;
+        } else {
+            self.tally.write_errors += 1;
+        }
+        self.tally.receive_work[node].0 += ended.since(begun).0;
+        if let Some(receivers) = &self.receivers {
+            receivers.charge_receiver(node, begun, ended);
+        }
+        ended
     }
 
     fn read_batch(&mut self, node: usize) {

@@ -24,7 +24,7 @@ mod tap;
 
 pub use capture::{Capture, CapturePoint, CapturedFrame, Direction};
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
-pub use egress::{EgressLedger, TRAILER_BYTES};
+pub use egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
 pub use gateway::{Way, WayCounts, WayEnd};

@@ -15,7 +15,7 @@ use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_net::{
-    EgressLedger, Emulator, EmulatorConfig, SharedFrame, Way, WayEnd, add_nic, create_netns, nic_device,
+    EgressLedger, Emulator, EmulatorConfig, ReceiveLedger, SharedFrame, Way, WayEnd, add_nic, create_netns, nic_device,
     prepare_node_with,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
@@ -322,11 +322,22 @@ fn by_nic(plan: &Plan, frames: &[Option<Arc<NodeFrame>>]) -> Vec<Option<Arc<Node
     out
 }
 
+impl NodeLedgers {
+    fn metered(&self, nic: usize) -> Option<&NodeFrame> {
+        self.0.get(nic).and_then(Option::as_deref).filter(|f| f.cpu.metered)
+    }
+}
+
 impl EgressLedger for NodeLedgers {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
-        match self.0.get(node).and_then(Option::as_ref).filter(|f| f.cpu.metered) {
-            Some(frame) => diecast_core_cpu::charge_sender(frame.page(), sent, now),
-            None => VirtNs(0),
+        self.metered(node).map_or(VirtNs(0), |frame| diecast_core_cpu::charge_sender(frame.page(), sent, now))
+    }
+}
+
+impl ReceiveLedger for NodeLedgers {
+    fn charge_receiver(&self, node: usize, begun: RealNs, ended: RealNs) {
+        if let Some(frame) = self.metered(node) {
+            frame.receiver.charge(frame.page(), begun, ended);
         }
     }
 }
@@ -456,11 +467,13 @@ fn set_up(
     let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
     let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
     let map = Arc::new(SharedFrame::new(frame.map()));
+    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames)));
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
         clock: map.clone(),
-        ledger: egress.is_some().then(|| Arc::new(NodeLedgers(by_nic(plan, &frames))) as Arc<dyn EgressLedger>),
+        ledger: egress.is_some().then(|| ledgers.clone() as Arc<dyn EgressLedger>),
+        receivers: Some(ledgers),
         priority: Some(EMULATOR_PRIORITY),
         cpu: None,
         record,

@@ -104,10 +104,12 @@ impl Sampled {
             let c = &f.page().counters;
             c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
         };
+        let received = |f: &Arc<NodeFrame>| f.receiver.received().charged_ns;
         let sample = NodeSample {
             node: self.name.clone(),
             v_ns,
             cpu_charged_ns: self.frame.as_ref().map_or(0, charged),
+            cpu_received_ns: self.frame.as_ref().map_or(0, received),
             cpu_used_ns: self.cgroup.cpu_usage_ns().ok()?,
             memory_bytes: self.cgroup.memory_usage().unwrap_or(0),
             sent_bytes: sum(|n| n.bytes_sent),

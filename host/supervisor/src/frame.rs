@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
 use diecast_core_clock::{Discipline, STA_NANO, STA_UNSYNC};
+use diecast_core_cpu::Receiver;
 use diecast_core_procfs as procfs;
 use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
@@ -126,6 +127,8 @@ pub struct NodeFrame {
     page: Shared<NodePage>,
     pub(crate) members: Members,
     pub(crate) usage: Option<Usage>,
+    /// What the kernel does for the node in others' threads.
+    pub receiver: Receiver,
     /// Process that is no program of the node (its init), 0 = none.
     pub init_pid: AtomicU64,
 }
@@ -179,7 +182,16 @@ impl NodeFrame {
             return Err(io::Error::other("the lab has been re-timed too often for a new node"));
         }
         p.magic.store(NODE_MAGIC, Ordering::Release);
-        Ok(Arc::new(NodeFrame { name: name.to_owned(), cpu, memfd, page, members, usage, init_pid: AtomicU64::new(0) }))
+        Ok(Arc::new(NodeFrame {
+            name: name.to_owned(),
+            cpu,
+            memfd,
+            page,
+            members,
+            usage,
+            receiver: Receiver::default(),
+            init_pid: AtomicU64::new(0),
+        }))
     }
 
     /// The page that the node's processes share. Everything in it is their claim.

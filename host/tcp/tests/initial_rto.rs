@@ -71,8 +71,16 @@ impl Net {
             netns.push(ns);
         }
         let clock = Arc::new(FrameMap::start(monotonic_now(), Tdf::ONE));
-        let config =
-            EmulatorConfig { spec: spec.clone(), taps, clock, ledger: None, priority: None, cpu: None, record: None };
+        let config = EmulatorConfig {
+            spec: spec.clone(),
+            taps,
+            clock,
+            ledger: None,
+            receivers: None,
+            priority: None,
+            cpu: None,
+            record: None,
+        };
         Net { emulator: Emulator::start(config).unwrap(), spec, netns }
     }
 

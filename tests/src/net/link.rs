@@ -115,6 +115,7 @@ impl Nodes {
             taps: self.taps.iter().map(|t| t.try_clone().expect("a descriptor to spare")).collect(),
             clock: Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), self.tdf))),
             ledger: None,
+            receivers: None,
             priority: Some(PRIORITY),
             cpu: Some(emulator_cpu()),
             record: None,

@@ -107,6 +107,7 @@ impl Made {
                     node: node.into(),
                     v_ns,
                     cpu_charged_ns: if metered { used * 997 / 1000 } else { 0 },
+                    cpu_received_ns: 0,
                     cpu_used_ns: used,
                     memory_bytes: (64 + v_s) << 20,
                     sent_bytes: v_s * bytes,

@@ -100,6 +100,7 @@ impl Lab {
             taps,
             clock: frame.clone(),
             ledger: None,
+            receivers: None,
             priority: Some(50),
             cpu: None,
             record,
