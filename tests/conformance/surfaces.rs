@@ -61,6 +61,24 @@ fn clocks_can_be_set_stepped_and_steered() {
     assert!((real_ahead_ns() - before).abs() < 50_000_000, "the host's clock moved");
 }
 
+/// Only in a frame, as above. What comes is what ntp_adjtime(3) says: TIME_INS, TIME_OOP, TIME_WAIT; TIME_DEL, TIME_WAIT.
+#[test]
+fn leap_seconds_are_put_in_and_left_out() {
+    diecast_quiet::look(|| {
+        let world = World::Frame("0.5");
+        let lines = run(world, &[&c("settime", false), "leap"]).lines();
+        let expected = [
+            "= leap.delete announced 0 then 24 tai 36 status 20",
+            "= leap.delete.over 0",
+            "= leap.insert announced 0 then 134 tai 38 status 10",
+            "= leap.insert.over 0",
+        ];
+        assert_eq!(same_lines(world, &lines, |_, _| false), expected);
+        let findings = judge(world, &lines, |_, _| false);
+        assert!(findings.is_empty(), "{findings:#?}");
+    });
+}
+
 /// What adjtimex(2) answers on any Linux, sorted.
 const SET_CLOCKS: [&str; 19] = [
     "= adjtime 0",

@@ -217,6 +217,31 @@ static void slews(void) {
     line("= zone.call %d %d", mine.tz_minuteswest, mine.tz_dsttime);
 }
 
+// A leap second announced shortly before the end of a day: what adjtimex says, and how far the clocks go.
+static void leap(const char *name, int bit) {
+    ts_t evening = {19000L * 86400 + (bit == STA_INS ? 86398 : 86397), 800 * MS};
+    clock_settime(0, &evening);
+    struct timex x = modes(ADJ_STATUS | ADJ_MAXERROR | ADJ_TAI | ADJ_NANO);
+    x.status = bit;
+    x.constant = 37;
+    long announced = adj(&x), real = now(0), mono_then = now(1), tai = now(CLOCK_TAI), states = 0, last = announced;
+    while (now(1) - mono_then < (bit == STA_INS ? 2500 : 1500) * MS) {
+        x = modes(0);
+        long state = adj(&x);
+        if (state != last) states = states * 10 + state;
+        last = state;
+        nanosleep(&(ts_t){0, 50 * MS}, NULL);
+    }
+    x = modes(0);
+    adj(&x);
+    long a = now(0), m = now(1);
+    line("= leap.%s announced %ld then %ld tai %d status %x", name, announced, states, x.tai, x.status & (STA_INS | STA_DEL));
+    line("near leap.%s %ld %ld", name, a - real, m - mono_then + (bit == STA_INS ? -SEC : SEC));
+    line("near leap.%s.tai %ld %ld", name, now(CLOCK_TAI) - tai, now(1) - mono_then);
+    x = modes(ADJ_STATUS);
+    line("= leap.%s.over %ld", name, adj(&x));
+}
+
 // While another process changes the rates all the time, no clock goes back.
 static void monotone(void) {
     pid_t pid = fork();
@@ -249,6 +274,11 @@ int main(int argc, char **argv) {
         rates();
         slews();
         monotone();
+        return 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "leap")) {
+        leap("insert", STA_INS);
+        leap("delete", STA_DEL);
         return 0;
     }
     // As root nothing here gets as far as setting the clock, but for the order of the checks.

@@ -42,6 +42,12 @@ fn stale(root: &Path) -> Vec<(&'static str, String)> {
 
 /// Which files of /proc and /sys tell a frame's time, and which don't.
 const PROC: &str = "\
+## Signals
+
+- A signalfd never delivers SIGSYS and SIGTRAP: one that the program blocks is held by the blob, since a SIGSYS that the \
+kernel held back would kill at the next trapped call, and a signalfd shows only what the kernel holds. rt_sigpending, \
+rt_sigtimedwait, /proc/PID/status and the signal itself, once unblocked, know of it.
+
 ## Files of /proc
 
 In virtual time, wherever /proc is and by whatever path: uptime, loadavg, stat (btime, and the lines of cores), \

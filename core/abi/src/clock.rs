@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-use diecast_core_clock::{Discipline, LEAD_NS, NodeClock};
+use diecast_core_clock::{Discipline, LEAD_NS, Leap, LeapState, NodeClock};
 
 /// Changes of rate that may happen while somebody reads.
 pub const CLOCKS_MAX: usize = 16;
@@ -94,7 +94,14 @@ pub struct ClockPage {
     since_s: AtomicI64,
     reference_s: AtomicI64,
     tai_s: AtomicI64,
+    /// REALTIME at which a leap second is due, ns; `i64::MAX` for none.
+    leap_due_ns: AtomicI64,
+    leap_since_s: AtomicI64,
+    leap_state: AtomicU32,
+    pad: AtomicU32,
 }
+
+const NS_PER_S: i64 = 1_000_000_000;
 
 impl ClockPage {
     /// Before the first process of the node.
@@ -241,6 +248,14 @@ impl ClockPage {
             since_s: self.since_s.load(Ordering::Relaxed),
             reference_s: self.reference_s.load(Ordering::Relaxed),
             tai_s: self.tai_s.load(Ordering::Relaxed),
+            leap: Leap {
+                state: LeapState::of(self.leap_state.load(Ordering::Relaxed)),
+                since_s: self.leap_since_s.load(Ordering::Relaxed),
+                due_s: match self.leap_due_ns.load(Ordering::Relaxed) {
+                    i64::MAX => Leap::NEVER,
+                    ns => ns / NS_PER_S,
+                },
+            },
         }
     }
 
@@ -255,6 +270,39 @@ impl ClockPage {
         self.since_s.store(d.since_s, Ordering::Relaxed);
         self.reference_s.store(d.reference_s, Ordering::Relaxed);
         self.tai_s.store(d.tai_s, Ordering::Relaxed);
+        self.leap_since_s.store(d.leap.since_s, Ordering::Relaxed);
+        self.leap_state.store(d.leap.state as u32, Ordering::Relaxed);
+        self.leap_due_ns.store(d.leap.due_s.saturating_mul(NS_PER_S), Ordering::Release);
+    }
+
+    /// Whether a leap second is due at this REALTIME.
+    #[inline(always)]
+    pub fn leaps(&self, real_ns: i64) -> bool {
+        real_ns >= self.leap_due_ns.load(Ordering::Relaxed)
+    }
+
+    /// Lets REALTIME jump for the leap second that a reader found due, who took it to be `ahead_ns` ahead of MONOTONIC.
+    /// Of several only one does; TAI goes on. An insertion is over for others as soon as the clock was put back, a
+    /// deletion must be claimed before: else somebody would find it due again.
+    #[inline(never)]
+    pub fn leap(&self, ahead_ns: i64) {
+        let due_ns = self.leap_due_ns.load(Ordering::Acquire);
+        let state = LeapState::of(self.leap_state.load(Ordering::Relaxed));
+        if due_ns == i64::MAX {
+            return;
+        }
+        let jump_ns = Leap::jump_s(state) * NS_PER_S;
+        let claim = || self.leap_due_ns.compare_exchange(due_ns, i64::MAX, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        let put = || {
+            let (old, new) = (ahead_ns, ahead_ns.wrapping_add(jump_ns));
+            self.real_ahead_ns.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        if jump_ns > 0 && !claim() || !put() || jump_ns < 0 && !claim() {
+            return;
+        }
+        self.tai_s.fetch_sub(Leap::jump_s(state), Ordering::Relaxed);
+        self.leap_since_s.store(due_ns / NS_PER_S, Ordering::Relaxed);
+        self.leap_state.store(Leap::after(state) as u32, Ordering::Relaxed);
     }
 
     /// TAI minus REALTIME, seconds.

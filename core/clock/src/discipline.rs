@@ -1,6 +1,6 @@
 //! What adjtimex(2) sets and shows, by the rules of the kernel's timekeeping and NTP code.
 
-use crate::NodeClock;
+use crate::{Leap, NodeClock};
 
 /// Microseconds a tick, nominal: 100 ticks a second in this interface, whatever the kernel's own are.
 pub const TICK_US: i64 = 10_000;
@@ -144,6 +144,7 @@ pub struct Discipline {
     /// REALTIME, seconds, at which the loop last took an offset.
     pub reference_s: i64,
     pub tai_s: i64,
+    pub leap: Leap,
 }
 
 impl Discipline {
@@ -159,11 +160,14 @@ impl Discipline {
             since_s: 0,
             reference_s: 0,
             tai_s: 0,
+            leap: Leap::none(),
         }
     }
 
     /// The error has grown since it was set; from the largest on nobody keeps the clock right.
+    #[inline(never)]
     pub fn age(&mut self, now_s: i64) {
+        self.leap.age(now_s);
         let seconds = now_s.saturating_sub(self.since_s).clamp(0, MAXERROR_US);
         self.since_s = now_s;
         self.maxerror_us = self.maxerror_us.saturating_add(seconds * ERROR_GROWS_US);
@@ -176,6 +180,7 @@ impl Discipline {
     /// The clock was stepped: what was known about it is no longer.
     pub fn clear(&mut self, now_s: i64) {
         self.status |= STA_UNSYNC;
+        self.leap.due_s = Leap::NEVER;
         self.esterror_us = MAXERROR_US;
         self.maxerror_us = MAXERROR_US;
         self.since_s = now_s;
@@ -220,14 +225,17 @@ impl Discipline {
         Adjusted { rate: m & (modes::TICK | modes::FREQUENCY | modes::OFFSET) != 0, phase_ns, adjust_us: None }
     }
 
+    #[inline(never)]
     fn set_status(&mut self, status: u32, now_s: i64) {
         if self.status & STA_PLL != 0 && status & STA_PLL == 0 {
             self.status = STA_UNSYNC;
+            self.leap = Leap::none();
         }
         if self.status & STA_PLL == 0 && status & STA_PLL != 0 {
             self.reference_s = now_s;
         }
         self.status = self.status & STA_READ_ONLY | status & !STA_READ_ONLY;
+        self.leap.follow(self.status, now_s);
     }
 
     /// Takes an offset into the loop: its phase, and what it says about the frequency.
@@ -290,8 +298,8 @@ impl Discipline {
         if product < 0 { -(-product >> 32) } else { product >> 32 }
     }
 
-    /// The call's result: the clock's state, TIME_OK or TIME_ERROR. No leap second comes.
-    pub const fn state(&self) -> i64 {
-        if self.status & (STA_UNSYNC | STA_CLOCKERR) != 0 { 5 } else { 0 }
+    /// The call's result at REALTIME `now_s`: TIME_ERROR, or where the clock is with a leap second.
+    pub const fn state(&self, now_s: i64) -> i64 {
+        if self.status & (STA_UNSYNC | STA_CLOCKERR) != 0 { 5 } else { self.leap.shown(now_s) as i64 }
     }
 }

@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod discipline;
+mod leap;
 mod rates;
 
 pub use discipline::{
     Adjusted, Discipline, MAXERROR_US, Refused, Request, STA_NANO, STA_UNSYNC, TICK_US, is_time, modes, real_fits,
 };
+pub use leap::{Leap, LeapState};
 pub use rates::{DRIFT_MAX_PPB, LEAD_NS, NodeClock, parts_of_ppb, ppb_of_parts};

@@ -1,7 +1,8 @@
 //! adjtimex(2) by the kernel's rules.
 
 use diecast_core_clock::{
-    Adjusted, Discipline, NodeClock, Refused, Request, STA_NANO, STA_UNSYNC, is_time, modes, parts_of_ppb, real_fits,
+    Adjusted, Discipline, Leap, LeapState, NodeClock, Refused, Request, STA_NANO, STA_UNSYNC, is_time, modes,
+    parts_of_ppb, real_fits,
 };
 
 const PLL: u32 = 1;
@@ -89,17 +90,17 @@ fn adjtime_replaces_what_was_left_and_can_be_read() {
 #[test]
 fn errors_grow_until_nobody_keeps_the_clock() {
     let mut d = Discipline::start();
-    assert_eq!(d.state(), 5);
+    assert_eq!(d.state(0), 5);
     let good = Request { maxerror: 1000, esterror: 20, ..with(modes::STATUS | modes::MAXERROR | modes::ESTERROR) };
     d.apply(&good, 1000);
-    assert_eq!((d.state(), d.maxerror_us, d.esterror_us), (0, 1000, 20));
+    assert_eq!((d.state(0), d.maxerror_us, d.esterror_us), (0, 1000, 20));
     d.age(1010);
-    assert_eq!((d.state(), d.maxerror_us), (0, 6000));
+    assert_eq!((d.state(0), d.maxerror_us), (0, 6000));
     d.age(1010 + 32_000);
-    assert_eq!((d.state(), d.maxerror_us, d.status & STA_UNSYNC), (5, 16_000_000, STA_UNSYNC));
+    assert_eq!((d.state(0), d.maxerror_us, d.status & STA_UNSYNC), (5, 16_000_000, STA_UNSYNC));
     d.apply(&good, 50_000);
     d.clear(50_001);
-    assert_eq!((d.state(), d.esterror_us), (5, 16_000_000), "a step forgets");
+    assert_eq!((d.state(0), d.esterror_us), (5, 16_000_000), "a step forgets");
 }
 
 #[test]
@@ -111,4 +112,35 @@ fn status_keeps_the_kernels_own_bits() {
     assert_eq!(d.tai_s, 37);
     d.apply(&Request { constant: -1, ..with(modes::TAI) }, 0);
     assert_eq!(d.tai_s, 37);
+}
+
+/// The states that ntp_adjtime(3) describes, and the instants of kernel/time/ntp.c.
+#[test]
+fn leap_seconds_come_at_the_end_of_the_day() {
+    const INS: u32 = 0x10;
+    const DEL: u32 = 0x20;
+    let noon = 20_000 * 86_400 + 43_200;
+    let set = |d: &mut Discipline, status, now_s| {
+        d.apply(&Request { status, ..with(modes::STATUS) }, now_s);
+    };
+    let mut d = Discipline::start();
+    set(&mut d, INS, noon);
+    assert_eq!((d.state(noon), d.state(noon + 1)), (0, 1), "from the next second on");
+    assert_eq!(d.leap.due_s, 20_001 * 86_400);
+    set(&mut d, 0, noon + 1);
+    assert_eq!((d.leap, d.state(noon + 2)), (Leap::none(), 0), "taken back");
+    set(&mut d, DEL, noon);
+    assert_eq!((d.leap.due_s, d.state(noon + 1)), (20_001 * 86_400 - 1, 2));
+    d.clear(noon);
+    assert_eq!(d.leap.due_s, Leap::NEVER, "not after a step");
+    d.leap = Leap { state: LeapState::Passes, since_s: noon, due_s: Leap::NEVER };
+    (d.status, d.maxerror_us) = (INS, 0);
+    for (now_s, state) in [(noon - 1, 3), (noon, 4), (noon + 100, 4)] {
+        d.age(now_s);
+        assert_eq!(d.state(now_s), state);
+    }
+    set(&mut d, INS, noon + 100);
+    assert_eq!(d.state(noon + 101), 4, "one announcement, one second");
+    set(&mut d, 0, noon + 101);
+    assert_eq!(d.state(noon + 101), 0);
 }

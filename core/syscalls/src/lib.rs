@@ -147,7 +147,7 @@ rows! {
     (145, sched_getscheduler, SCHED_GETSCHEDULER, Cores, Trap(Always), "", "cores"),
     (148, sched_rr_get_interval, SCHED_RR_GET_INTERVAL, Cores, Trap(Always), "of real-time threads; others see the host's", "cores"),
     (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[21, 22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
-    (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "the node's own clock: frequency, tick, slew, phase-locked loop, steps; no leap seconds; needs CAP_SYS_TIME", "settime"),
+    (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "the node's own clock: frequency, tick, slew, phase-locked loop, steps, leap seconds; needs CAP_SYS_TIME", "settime"),
     (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (164, settimeofday, SETTIMEOFDAY, Clock, Trap(Always), "the node's own clock and time zone; needs CAP_SYS_TIME", "settime"),
     (201, time, TIME, Clock, Trap(Always), "", "clocks"),

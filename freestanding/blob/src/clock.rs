@@ -114,7 +114,19 @@ pub fn read(clock: i32) -> Result<Timespec, Ret> {
     } else {
         (rates.mono_of(v), ahead(clock))
     };
-    Ok(timespec_signed((ns as i64).wrapping_add(ahead)))
+    let shown = (ns as i64).wrapping_add(ahead);
+    if (clock == REALTIME || clock == REALTIME_COARSE) && n.clock.leaps(shown) {
+        return after_leap(clock, ahead);
+    }
+    Ok(timespec_signed(shown))
+}
+
+/// REALTIME at a leap second.
+#[cold]
+#[inline(never)]
+fn after_leap(clock: i32, ahead: i64) -> Result<Timespec, Ret> {
+    node().clock.leap(ahead);
+    read(clock)
 }
 
 /// What the meter cost of a thread's CPU time.

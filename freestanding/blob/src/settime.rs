@@ -160,8 +160,7 @@ pub fn adjtimex(number: u32, buf: u64) -> Ret {
 fn carry_out(buf: u64, request: &Request) -> Ret {
     let c = &node().clock;
     let Ok(now) = clock::read(REALTIME) else { return EINVAL };
-    let v = clock::v_now().0;
-    let (phase_left, adjust_left) = left(v);
+    let left = left(request.modes);
     let mut d = c.discipline();
     d.age(now.sec);
     let adjusted = d.apply(request, now.sec);
@@ -171,20 +170,17 @@ fn carry_out(buf: u64, request: &Request) -> Ret {
     }
     let nano = d.status & STA_NANO != 0;
     let unit = if nano { 1 } else { 1000 };
-    let offset = if request.modes & modes::ADJTIME != 0 {
-        adjust_left / 1000
-    } else {
-        adjusted.phase_ns.unwrap_or(phase_left) / unit
-    };
+    let offset =
+        if request.modes & modes::ADJTIME != 0 { left / 1000 } else { adjusted.phase_ns.unwrap_or(left) / unit };
     answer(buf, &d, offset, now.sec, now.nsec / unit)
 }
 
-/// What is left of a slew of the loop and of one of adjtime, ns. This and the next two are functions of their own because
+/// What is left of a slew of adjtime where that is asked for, else of the loop's, ns. This and the next two are functions of their own because
 /// stacks are small.
 #[inline(never)]
-fn left(v: u64) -> (i64, i64) {
-    let latest = node().clock.latest();
-    (latest.phase_left(v), latest.adjust_left(v))
+fn left(asked: u32) -> i64 {
+    let (latest, v) = (node().clock.latest(), clock::v_now().0);
+    if asked & modes::ADJTIME != 0 { latest.adjust_left(v) } else { latest.phase_left(v) }
 }
 
 #[inline(never)]
@@ -209,5 +205,5 @@ fn answer(buf: u64, d: &Discipline, offset: i64, sec: i64, fraction: i64) -> Ret
     let put = user::put_words(buf + 8, &first)
         .and_then(|()| user::put_words(buf + 56, &second))
         .and_then(|()| user::put_words(buf + 96, &third));
-    if put.is_err() { EFAULT } else { d.state() }
+    if put.is_err() { EFAULT } else { d.state(sec) }
 }
