@@ -82,6 +82,16 @@ pub fn run(bench: &Bench, arguments: &[&str]) -> Output {
     Command::new(diecast()).args(arguments).current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap()
 }
 
+/// The living labs that were started in this bench's folder: others of the machine are nobody's business here.
+pub fn labs_of(bench: &Bench) -> Vec<serde_json::Value> {
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&run(bench, &["ps", "--json"]).stdout).unwrap();
+    let folder = bench.folder.canonicalize().unwrap();
+    let started_here = |lab: &serde_json::Value| {
+        std::fs::read_link(format!("/proc/{}/cwd", lab["pid"])).is_ok_and(|started| started == folder)
+    };
+    all.into_iter().filter(started_here).collect()
+}
+
 /// Runs a benchmark of `benches/` in its small form, with more arguments; its figures.
 pub fn small_bench(bench: &Bench, name: &str, arguments: &[&str]) -> Vec<serde_json::Value> {
     let script = format!("{}/../benches/{name}.py", env!("CARGO_MANIFEST_DIR"));
