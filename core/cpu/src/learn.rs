@@ -54,6 +54,11 @@ impl Bursts {
         }
     }
 
+    /// How many bursts the curve could be learned from: those after a sleep that is long enough.
+    pub fn telling(&self) -> f64 {
+        self.count.iter().flat_map(|counts| &counts[BIN_MIN..]).sum()
+    }
+
     /// What was added since an earlier reading of the same counts.
     pub fn since(&self, earlier: &Bursts) -> Bursts {
         let mut new = self.clone();
@@ -244,6 +249,15 @@ mod tests {
             }
         }
         b
+    }
+
+    #[test]
+    fn bursts_after_short_sleeps_tell_nothing() {
+        let mut b = bursts(|_| 1.0);
+        let telling = b.telling();
+        assert_eq!(telling, 7.0 * 50.0 + 4.0 * 5000.0 + 11.0 * 900.0);
+        b.count[1][BIN_MIN - 1] += 9.0;
+        assert_eq!(b.telling(), telling);
     }
 
     const FLAT: [f64; GAP_BINS] = [1.0; GAP_BINS];

@@ -337,7 +337,7 @@ pub struct CoreUse {
     pub idle_ns: u64,
     /// A hypervisor ran something else.
     pub stolen_ns: u64,
-    /// The core ran at less than a third of its best speed in this run, since the run's start. Source: a thread that
+    /// The core ran at less than a third of its usual speed in this run, since the run's start. Source: a thread that
     /// repeats the same work on it whenever nothing else runs there.
     pub slow_ns: u64,
 }

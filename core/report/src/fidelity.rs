@@ -42,7 +42,7 @@ pub struct Budgets {
     pub host_probe_spread: f64,
     /// Share of a core's time that a hypervisor kept while measuring.
     pub stolen_fraction: f64,
-    /// Share of a core's time at less than a third of its best speed while measuring: what happens in less than a
+    /// Share of a core's time at less than a third of its usual speed while measuring: what happens in less than a
     /// hundredth of the time decides no 99th percentile.
     pub slow_fraction: f64,
     /// Share of the cores' time that neither the lab nor `diecast` used while measuring.
@@ -198,7 +198,7 @@ impl CoreSpeed {
 pub struct HostShares {
     /// Of each core, kept by a hypervisor.
     pub stolen: BTreeMap<u32, f64>,
-    /// Of each core, at less than a third of its best speed.
+    /// Of each core, at less than a third of its usual speed.
     pub slow: BTreeMap<u32, f64>,
     /// Of all cores, the nodes.
     pub nodes: f64,

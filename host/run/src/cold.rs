@@ -14,8 +14,11 @@ use crate::live::Live;
 
 /// Real time between two readings of the counts.
 const EVERY: Duration = Duration::from_millis(500);
-/// What older bursts count after each reading: half after about 17 s, so that start-up is soon forgotten.
+/// What older bursts count after each reading that brought [`ENOUGH`] new ones: half after about 17 s, so that start-up is
+/// soon forgotten. After one that brought fewer they count for more: a node that is overloaded never sleeps, and must not
+/// forget what it knows, since then it is charged still more.
 const KEEP: f64 = 0.98;
+const ENOUGH: f64 = 8.0;
 
 /// What is known of one node.
 struct Learner {
@@ -28,7 +31,8 @@ struct Learner {
 impl Learner {
     fn look(&mut self, egress: &Egress) {
         let Ok(now) = egress.bursts(self.cookie) else { return };
-        self.known.age_and_add(KEEP, &now.since(&self.read));
+        let new = now.since(&self.read);
+        self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
         self.read = now;
     }
 
