@@ -154,6 +154,7 @@ pub(crate) static TOPOLOGY: Section = Section {
     name: "the topology",
     fields: &[
         optional("mtu", Shape::Quantity(&SIZE), "largest IP packet, 1280B to 9000B; 1500B if not given"),
+        optional("offload", Shape::Flag, "nodes leave TCP segments and checksums to their NICs; false if not given"),
         optional("routing", Shape::Choice(&["delay", "cost"]), "what makes a path short; delay if not given"),
         optional(
             "ties",

@@ -11,6 +11,8 @@ use crate::diagnostic::Pos;
 pub struct Topology {
     /// Largest IP packet.
     pub mtu_bytes: u32,
+    /// Nodes leave segmentation and checksums to their NICs.
+    pub offload: bool,
     /// What makes a path short.
     pub routing: Routing,
     /// Whether equally short paths share the destinations; if not, all take the first.

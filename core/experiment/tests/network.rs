@@ -38,7 +38,7 @@ fn ends(e: &Experiment) -> Vec<String> {
 fn every_key_of_a_link_is_read() {
     let e = parse("links.yaml", LINKS, &[]).unwrap_or_else(|f| panic!("{f:?}"));
     let t = &e.topology;
-    assert_eq!((t.mtu_bytes, t.routing, t.spread), (9000, Routing::Cost, true));
+    assert_eq!((t.mtu_bytes, t.offload, t.routing, t.spread), (9000, true, Routing::Cost, true));
     let routes: Vec<_> = t.routes.iter().map(|r| format!("{} {} {}", r.at, r.to, r.via)).collect();
     assert_eq!(routes, ["left b detour", "right a-1 left", "right a-2 left"]);
     let red =
@@ -238,7 +238,7 @@ fn faults_of_a_graph_have_its_file_line_and_column() {
 fn a_graph_that_was_not_read_is_a_fault_of_the_catalog() {
     let text = LINKS.replace("  routers: [detour]", "  routers: [detour]\n  graph: {file: nowhere.gml}");
     let message = |faults: Vec<diecast_core_experiment::Diagnostic>| faults[0].to_string();
-    let expected = "l.yaml:15:17: 'nowhere.gml' can't be read: no such file";
+    let expected = "l.yaml:16:17: 'nowhere.gml' can't be read: no such file";
     assert_eq!(message(parse_with("l.yaml", &text, &[], &mut |_| Err("no such file".into())).unwrap_err()), expected);
     assert!(
         message(parse("l.yaml", &text, &[]).unwrap_err())

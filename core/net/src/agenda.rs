@@ -20,7 +20,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         (self.due, self.seq)
     }
 }
@@ -43,7 +43,7 @@ impl PartialEq for Event {
 }
 impl Eq for Event {}
 
-type Key = (VirtNs, u64);
+pub(crate) type Key = (VirtNs, u64);
 /// The key of a lane in which nothing is.
 const EMPTY: Key = (VirtNs::NEVER, u64::MAX);
 /// Room that an empty lane keeps; more is given back.
@@ -130,6 +130,16 @@ impl Least {
         let at = *self.winner.get(1)? as usize;
         (self.keys[at] != EMPTY).then_some((at, self.keys[at]))
     }
+
+    /// The least key of all others.
+    fn except(&self, at: usize) -> Key {
+        let (mut i, mut least) = (self.keys.len() + at, EMPTY);
+        while i > 1 {
+            least = least.min(self.keys[self.winner[i ^ 1] as usize]);
+            i /= 2;
+        }
+        least
+    }
 }
 
 /// All events to come.
@@ -140,6 +150,9 @@ pub(crate) struct Agenda {
     heads: Least,
     /// Lanes by their earliest delivery.
     deliveries: Least,
+    /// The lane from which events came last, and the first of all events elsewhere: while that is behind the lane's next,
+    /// the trees need not know what is left in the lane. They have what was there before.
+    hot: Option<(usize, Key)>,
     loose: BinaryHeap<Event>,
     /// For each loose event the earliest delivery, then the event's own instant, by which entries of processed events
     /// are told.
@@ -158,15 +171,22 @@ impl Agenda {
 
     /// Adds an event that leads to no delivery before `earliest`. It goes to `lane` if it is behind all that is there.
     pub(crate) fn push(&mut self, lane: Option<usize>, event: Event, earliest: VirtNs) {
-        match lane {
-            Some(at) if self.lanes[at].takes(&event) => {
-                self.lanes[at].push(event, earliest);
-                self.look(at);
-            }
-            _ => {
+        let key = event.key();
+        let to = lane.filter(|at| self.lanes[*at].takes(&event));
+        match to {
+            Some(at) => self.lanes[at].push(event, earliest),
+            None => {
                 self.earliest.push(Reverse((earliest, event.due)));
                 self.loose.push(event);
             }
+        }
+        match &mut self.hot {
+            Some((hot, _)) if to == Some(*hot) => return,
+            Some((_, elsewhere)) => *elsewhere = key.min(*elsewhere),
+            None => {}
+        }
+        if let Some(at) = to {
+            self.look(at);
         }
     }
 
@@ -177,17 +197,51 @@ impl Agenda {
         self.deliveries.set(at, lane.earliest.front().copied().unwrap_or(EMPTY));
     }
 
+    /// Order of the first event.
+    pub(crate) fn first(&self) -> Key {
+        match self.hot {
+            Some((at, elsewhere)) => self.lanes[at].events.front().map_or(elsewhere, |e| e.key().min(elsewhere)),
+            None => self.heads.get().map_or(EMPTY, |(_, key)| key).min(self.first_loose()),
+        }
+    }
+
+    /// What is left in the lane from which the last event came, and the first of all events elsewhere.
+    pub(crate) fn row(&self) -> (impl Iterator<Item = &Event>, Key) {
+        let (lane, elsewhere) = self.hot.map_or((None, EMPTY), |(at, elsewhere)| (Some(&self.lanes[at]), elsewhere));
+        (lane.into_iter().flat_map(|l| l.events.iter()), elsewhere)
+    }
+
+    /// Takes out the first events of that lane.
+    pub(crate) fn skip(&mut self, events: usize) {
+        if let Some((at, _)) = self.hot {
+            for _ in 0..events {
+                self.lanes[at].pop();
+            }
+        }
+    }
+
+    fn first_loose(&self) -> Key {
+        self.loose.peek().map_or(EMPTY, Event::key)
+    }
+
     /// Takes out the first event if it is due at `now`.
     pub(crate) fn pop(&mut self, now: VirtNs) -> Option<Event> {
-        let loose = self.loose.peek().map_or(EMPTY, Event::key);
+        if let Some((at, elsewhere)) = self.hot {
+            let first = self.lanes[at].events.front().map_or(EMPTY, Event::key);
+            if first < elsewhere && first.0 <= now {
+                return self.lanes[at].pop();
+            }
+            self.hot = None;
+            self.look(at);
+        }
+        let loose = self.first_loose();
         match self.heads.get() {
             Some((at, key)) if key < loose => {
                 if key.0 > now {
                     return None;
                 }
-                let event = self.lanes[at].pop();
-                self.look(at);
-                event
+                self.hot = Some((at, loose.min(self.heads.except(at))));
+                self.lanes[at].pop()
             }
             _ => {
                 if loose.0 > now {
@@ -205,13 +259,20 @@ impl Agenda {
 
     /// No delivery is due before this instant.
     pub(crate) fn earliest(&self) -> Option<VirtNs> {
-        let lanes = self.deliveries.get().map(|(_, (bound, _))| bound);
+        let lanes = match self.hot {
+            Some((at, _)) => {
+                Some(self.lanes[at].earliest.front().copied().unwrap_or(EMPTY).min(self.deliveries.except(at)))
+            }
+            None => self.deliveries.get().map(|(_, key)| key),
+        };
+        let lanes = lanes.filter(|key| *key != EMPTY).map(|(bound, _)| bound);
         let loose = self.earliest.peek().map(|Reverse((bound, _))| *bound);
         lanes.into_iter().chain(loose).min()
     }
 
     /// Finds the earliest delivery of every event anew.
     pub(crate) fn bind_anew(&mut self, mut earliest: impl FnMut(&Event) -> VirtNs) {
+        self.hot = None;
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             lane.earliest.clear();

@@ -36,6 +36,7 @@ impl NetBuilder {
                     ipv6_prefix: 64,
                 },
                 mtu: MTU_DEFAULT,
+                offload: false,
                 routing: Routing::Delay,
                 spread: false,
                 routes: Vec::new(),
@@ -93,6 +94,11 @@ impl NetBuilder {
     /// Sets the largest IP packet.
     pub fn set_mtu(&mut self, mtu: u32) {
         self.spec.mtu = mtu;
+    }
+
+    /// Sets whether nodes leave segmentation and checksums to their NICs.
+    pub fn set_offload(&mut self, offload: bool) {
+        self.spec.offload = offload;
     }
 
     /// Sets how paths are chosen.

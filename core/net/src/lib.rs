@@ -20,10 +20,14 @@
 mod agenda;
 mod build;
 mod change;
+mod convoy;
+mod large;
 mod link;
 mod mark;
+mod merge;
 mod neighbour;
 mod network;
+mod offload;
 mod packets;
 mod pipe;
 mod queue;
@@ -34,11 +38,14 @@ mod spec;
 
 pub use build::NetBuilder;
 pub use change::Change;
+pub use large::LARGE_BYTES;
 pub use link::{
     Codel, Discipline, Distribution, FQ_FLOWS_MAX, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Framing, GilbertElliott, Jitter,
     Link, LinkError, LinkPart, QUEUE_PACKETS_DEFAULT, Red,
 };
+pub use merge::{Due, Run};
 pub use network::{Delivery, Network, NodeCounters};
+pub use offload::{OFFLOAD_HEADER_BYTES, OffloadError, SEGMENTS_MAX, Segments};
 pub use packets::{BUFFER_ROOM_BYTES, Seen};
 pub use pipe::PipeCounters;
 pub use record::{RecordError, Recorded, Replay, replay, replay_until};

@@ -12,8 +12,9 @@ use serde::Serialize;
 
 use crate::agenda::{Agenda, Event};
 use crate::change::Change;
+use crate::convoy::Convoy;
 use crate::neighbour::{self, Kind};
-use crate::packets::{Dest, Packet, PacketIx, Packets, Seen};
+use crate::packets::{Dest, Frame, Packet, PacketIx, Packets, Seen};
 use crate::pipe::{Departure, Pipe, PipeCounters};
 use crate::record::Recorded;
 use crate::rng::SplitMix64;
@@ -71,6 +72,14 @@ pub struct NodeCounters {
     pub dropped_no_route: u64,
 }
 
+/// A packet that has reached its node.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub to: NodeIx,
+    pub frame: Frame,
+    pub due: VirtNs,
+}
+
 /// What happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
@@ -85,10 +94,10 @@ pub(crate) enum What {
 /// A node as the model needs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    vertex: VertexIx,
-    segment: u32,
-    mac: Mac,
-    counters: NodeCounters,
+    pub(crate) vertex: VertexIx,
+    pub(crate) segment: u32,
+    pub(crate) mac: Mac,
+    pub(crate) counters: NodeCounters,
 }
 
 /// The network with its state. See the crate's text for its rules.
@@ -97,7 +106,7 @@ pub struct Network {
     pub(crate) spec: NetSpec,
     pub(crate) nodes: Vec<Node>,
     node_of_vertex: Vec<Option<NodeIx>>,
-    by_mac: BTreeMap<Mac, NodeIx>,
+    pub(crate) by_mac: BTreeMap<Mac, NodeIx>,
     by_ipv4: BTreeMap<Ipv4Addr, NodeIx>,
     by_ipv6: BTreeMap<Ipv6Addr, NodeIx>,
     pub(crate) pipes: Vec<Pipe>,
@@ -105,13 +114,17 @@ pub struct Network {
     /// Packets may be on ways that the routes no longer know.
     pub(crate) rerouted: bool,
     pub(crate) reroutes_refused: u64,
-    frame_bytes_max: usize,
-    packets: Packets,
+    pub(crate) frame_bytes_max: usize,
+    pub(crate) packets: Packets,
+    /// One that was taken to see whether it goes on from those before it.
+    pub(crate) ahead: Option<Arrived>,
     /// A lane for each pipe's arrivals, then one for what each node sends.
-    agenda: Agenda,
+    pub(crate) agenda: Agenda,
     seq: u64,
     /// Nothing happens before this instant any more.
     pub(crate) processed: VirtNs,
+    /// What happens now is to be seen until then.
+    pub(crate) until: VirtNs,
     /// Last release of flows that paid a debt, in the future when it was set.
     releases: BTreeMap<(NodeIx, u64), VirtNs>,
     prune_at: usize,
@@ -121,7 +134,8 @@ pub struct Network {
     pub(crate) side: Vec<u32>,
     pub(crate) record: Option<Vec<Recorded>>,
     /// Kept for its room.
-    departures: Vec<Departure>,
+    pub(crate) departures: Vec<Departure>,
+    pub(crate) convoy: Convoy,
 }
 
 impl Network {
@@ -147,9 +161,11 @@ impl Network {
             reroutes_refused: 0,
             frame_bytes_max,
             packets: Packets::new(frame_bytes_max),
+            ahead: None,
             agenda: Agenda::new(spec.pipes.len() + spec.nodes.len()),
             seq: 1,
             processed: VirtNs(0),
+            until: VirtNs(0),
             releases: BTreeMap::new(),
             prune_at: FLOWS_PRUNE_MIN,
             changes: BTreeMap::new(),
@@ -157,6 +173,7 @@ impl Network {
             side: Vec::new(),
             record: None,
             departures: Vec::new(),
+            convoy: Convoy::default(),
         };
         let mut seeds = SplitMix64(spec.seed);
         net.pipes = spec.pipes.iter().map(|p| Pipe::new(&p.link, frame_bytes_max as u32, seeds.next())).collect();
@@ -250,11 +267,19 @@ impl Network {
             Some(_) => {
                 node.counters.neighbours_answered += 1;
                 let vertex = node.vertex;
-                return self.admit(now, vertex, from, Dest::One(from), frame);
+                return self.admit(now, vertex, from, Dest::One(from), Frame::Whole(frame));
             }
             None => node.counters.dropped_unknown_neighbour += 1,
         }
         self.recycle(frame);
+    }
+
+    /// A node's NIC sent so many bytes that can't be told to be a frame.
+    pub fn malformed(&mut self, from: NodeIx, bytes: usize) {
+        let c = &mut self.nodes[from.at()].counters;
+        c.packets_sent += 1;
+        c.bytes_sent += bytes as u64;
+        c.dropped_malformed += 1;
     }
 
     fn forward(&mut self, now: VirtNs, from: NodeIx, dst: Mac, frame: Vec<u8>, debt: VirtSpan) {
@@ -281,7 +306,7 @@ impl Network {
         let Some(dest) = dest else { return self.recycle(frame) };
         let release = self.release(now, from, &frame, debt);
         let vertex = self.nodes[from.at()].vertex;
-        let frame = self.packets.fitted(frame);
+        let frame = Frame::Whole(self.packets.fitted(frame));
         self.admit(release, vertex, from, dest, frame);
     }
 
@@ -289,12 +314,12 @@ impl Network {
         self.nodes[a.at()].segment == self.nodes[b.at()].segment
     }
 
-    fn same_side(&self, a: NodeIx, b: NodeIx) -> bool {
+    pub(crate) fn same_side(&self, a: NodeIx, b: NodeIx) -> bool {
         self.side.is_empty() || self.side[a.at()] == self.side[b.at()]
     }
 
     /// A packet begins its way.
-    fn admit(&mut self, at: VirtNs, vertex: VertexIx, from: NodeIx, dest: Dest, frame: Vec<u8>) {
+    pub(crate) fn admit(&mut self, at: VirtNs, vertex: VertexIx, from: NodeIx, dest: Dest, frame: Frame) {
         let packet = self.packets.insert(Packet { frame, dest, from, vertex, broken: false });
         let least = self.least(What::Reach(packet));
         let lane = self.pipes.len() + from.at();
@@ -302,7 +327,7 @@ impl Network {
     }
 
     /// When a frame may enter the first pipe.
-    fn release(&mut self, now: VirtNs, from: NodeIx, frame: &[u8], debt: VirtSpan) -> VirtNs {
+    pub(crate) fn release(&mut self, now: VirtNs, from: NodeIx, frame: &[u8], debt: VirtSpan) -> VirtNs {
         if debt == VirtSpan(0) && self.releases.is_empty() {
             return now;
         }
@@ -325,18 +350,33 @@ impl Network {
     /// No delivery is due before this instant: the caller calls [`Network::pop_due`] then, not at every hop. It may
     /// find nothing due yet, when a packet has to wait in a queue or the network changes, and asks again.
     pub fn next_due(&self) -> Option<VirtNs> {
-        self.agenda.earliest()
+        match &self.ahead {
+            Some(arrived) => Some(arrived.due),
+            None => self.agenda.earliest(),
+        }
     }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
+        let Arrived { to, frame, due } = self.arrived(now)?;
+        Some(Delivery { to, frame: self.packets.whole(frame), due })
+    }
+
+    pub(crate) fn arrived(&mut self, now: VirtNs) -> Option<Arrived> {
+        if let Some(arrived) = self.ahead.take() {
+            return Some(arrived);
+        }
+        self.until = now;
         while let Some(event) = self.agenda.pop(now) {
             self.processed = event.due;
             match event.what {
                 What::Reach(packet) => {
-                    if let Some(delivery) = self.reach(event.due, packet) {
-                        return Some(delivery);
+                    if self.together(event.due, packet) {
+                        continue;
+                    }
+                    if let Some(arrived) = self.reach(event.due, packet) {
+                        return Some(arrived);
                     }
                 }
                 What::Serve(pipe) => {
@@ -352,7 +392,7 @@ impl Network {
         None
     }
 
-    fn reach(&mut self, at: VirtNs, ix: PacketIx) -> Option<Delivery> {
+    fn reach(&mut self, at: VirtNs, ix: PacketIx) -> Option<Arrived> {
         let packet = self.packets.get(ix);
         if packet.broken {
             self.packets.discard(ix);
@@ -379,11 +419,11 @@ impl Network {
         }
     }
 
-    fn deliver(&mut self, to: NodeIx, frame: Vec<u8>, due: VirtNs) -> Delivery {
+    fn deliver(&mut self, to: NodeIx, frame: Frame, due: VirtNs) -> Arrived {
         let c = &mut self.nodes[to.at()].counters;
         c.packets_received += 1;
         c.bytes_received += frame.len() as u64;
-        Delivery { to, frame, due }
+        Arrived { to, frame, due }
     }
 
     fn enter(&mut self, at: VirtNs, pipe: PipeIx, packet: PacketIx) {
@@ -395,10 +435,15 @@ impl Network {
     pub(crate) fn on_pipe(&mut self, pipe: PipeIx, act: impl FnOnce(&mut Pipe, &mut Packets, &mut Vec<Departure>)) {
         let mut out = std::mem::take(&mut self.departures);
         act(&mut self.pipes[pipe.at()], &mut self.packets, &mut out);
-        for d in out.drain(..) {
-            self.packets.get(d.packet).vertex = self.spec.pipes[pipe.at()].to;
-            let least = self.least(What::Reach(d.packet));
-            self.push(Some(pipe.at()), d.arrives, self.seq, least, What::Reach(d.packet));
+        self.depart(pipe, &mut out);
+        // What would be the next event of all needs not go on the agenda.
+        while let Some(at) = self.pipes[pipe.at()].next_serve()
+            && at <= self.until
+            && (at, self.seq) < self.agenda.first()
+        {
+            self.processed = at;
+            self.pipes[pipe.at()].serve(at, &mut self.packets, &mut out);
+            self.depart(pipe, &mut out);
         }
         self.departures = out;
         let p = &mut self.pipes[pipe.at()];
@@ -411,9 +456,19 @@ impl Network {
         }
     }
 
+    /// Puts on the agenda what a pipe has sent.
+    pub(crate) fn depart(&mut self, pipe: PipeIx, out: &mut Vec<Departure>) {
+        for d in out.drain(..) {
+            self.packets.get(d.packet).vertex = self.spec.pipes[pipe.at()].to;
+            let least = self.least(What::Reach(d.packet));
+            self.push(Some(pipe.at()), d.arrives, self.seq, least, What::Reach(d.packet));
+        }
+    }
+
     /// A group frame at a vertex: one copy into each pipe that leads to members, one for the node that is here.
-    fn spread(&mut self, at: VirtNs, here: Option<NodeIx>, ix: PacketIx) -> Option<Delivery> {
+    fn spread(&mut self, at: VirtNs, here: Option<NodeIx>, ix: PacketIx) -> Option<Arrived> {
         let packet = self.packets.take(ix);
+        let bytes = self.packets.whole(packet.frame);
         let Dest::Group(members) = packet.dest else { return None };
         let mut by_pipe: BTreeMap<PipeIx, Vec<NodeIx>> = BTreeMap::new();
         for &m in members.iter().filter(|m| Some(**m) != here) {
@@ -424,14 +479,15 @@ impl Network {
         }
         for (pipe, members) in by_pipe {
             let Some(dest) = group(members) else { continue };
-            let copy = Packet { frame: packet.frame.clone(), dest, broken: false, ..packet };
+            let (from, vertex) = (packet.from, packet.vertex);
+            let copy = Packet { frame: Frame::Whole(bytes.clone()), dest, from, vertex, broken: false };
             let copy = self.packets.insert(copy);
             self.enter(at, pipe, copy);
         }
         if let Some(to) = here.filter(|h| members.contains(h)) {
-            return Some(self.deliver(to, packet.frame, at));
+            return Some(self.deliver(to, Frame::Whole(bytes), at));
         }
-        self.recycle(packet.frame);
+        self.recycle(bytes);
         None
     }
 
@@ -495,7 +551,7 @@ impl Network {
 
     /// Copies of frames that are on their way.
     pub fn in_flight(&self) -> usize {
-        self.packets.len()
+        self.packets.len() + usize::from(self.ahead.is_some())
     }
 
     /// Bytes of memory that packets on their way and buffers in reserve take, the agenda included.
@@ -531,7 +587,7 @@ impl Network {
 }
 
 /// A node that is found, if it is in the segment.
-fn heard<'a>(found: Option<&'a NodeIx>, nodes: &[Node], segment: u32) -> Option<&'a NodeIx> {
+pub(crate) fn heard<'a>(found: Option<&'a NodeIx>, nodes: &[Node], segment: u32) -> Option<&'a NodeIx> {
     found.filter(|n| nodes[n.at()].segment == segment)
 }
 

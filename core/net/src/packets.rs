@@ -5,6 +5,7 @@
 
 use diecast_core_vtime::VirtNs;
 
+use crate::large::{Larges, Piece};
 use crate::neighbour;
 use crate::spec::{NodeIx, PipeIx, VertexIx};
 
@@ -26,10 +27,26 @@ pub(crate) enum Dest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PacketIx(u32);
 
+/// The bytes of a packet.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Whole(Vec<u8>),
+    Piece(Piece),
+}
+
+impl Frame {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Frame::Whole(bytes) => bytes.len(),
+            Frame::Piece(piece) => piece.bytes as usize,
+        }
+    }
+}
+
 /// A packet on its way.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    pub frame: Vec<u8>,
+    pub frame: Frame,
     pub dest: Dest,
     /// Who sent it.
     pub from: NodeIx,
@@ -56,6 +73,8 @@ pub(crate) struct Packets {
     slots: Vec<Option<Packet>>,
     free: Vec<u32>,
     spare: Vec<Vec<u8>>,
+    /// Of whom packets may be pieces.
+    pub(crate) larges: Larges,
     /// Capacity of a buffer that takes every frame.
     buffer_bytes: usize,
     /// What watched pipes have sent since the last look.
@@ -86,6 +105,10 @@ impl Packets {
         self.slots[ix.0 as usize].as_mut().expect("an event or a queue holds this packet")
     }
 
+    pub(crate) fn peek(&self, ix: PacketIx) -> &Packet {
+        self.slots[ix.0 as usize].as_ref().expect("an event or a queue holds this packet")
+    }
+
     pub(crate) fn take(&mut self, ix: PacketIx) -> Packet {
         self.free.push(ix.0);
         self.slots[ix.0 as usize].take().expect("an event or a queue holds this packet")
@@ -94,20 +117,73 @@ impl Packets {
     /// Drops a packet.
     pub(crate) fn discard(&mut self, ix: PacketIx) {
         let packet = self.take(ix);
-        self.recycle(packet.frame);
+        self.recycle_frame(packet.frame);
     }
 
     /// A number that is the same for packets of one flow.
     pub(crate) fn flow(&mut self, ix: PacketIx) -> u64 {
-        neighbour::flow_key(&self.get(ix).frame)
+        match &self.peek(ix).frame {
+            Frame::Whole(bytes) => neighbour::flow_key(bytes),
+            Frame::Piece(piece) => neighbour::flow_key(self.larges.headers(*piece)),
+        }
     }
 
     /// A second packet with the same content.
     pub(crate) fn copy(&mut self, ix: PacketIx) -> PacketIx {
         let original = self.get(ix);
         let (dest, from, vertex) = (original.dest.clone(), original.from, original.vertex);
-        let frame = original.frame.clone();
+        let frame = match &original.frame {
+            Frame::Whole(bytes) => Frame::Whole(bytes.clone()),
+            Frame::Piece(piece) => Frame::Piece(*piece),
+        };
+        if let Frame::Piece(piece) = &frame {
+            self.larges.share(*piece);
+        }
         self.insert(Packet { frame, dest, from, vertex, broken: false })
+    }
+
+    /// Its bytes, to be changed: from now on its own.
+    pub(crate) fn bytes_mut(&mut self, ix: PacketIx) -> &mut Vec<u8> {
+        if let Frame::Piece(piece) = self.get(ix).frame {
+            let bytes = self.whole(Frame::Piece(piece));
+            self.get(ix).frame = Frame::Whole(bytes);
+        }
+        match &mut self.get(ix).frame {
+            Frame::Whole(bytes) => bytes,
+            Frame::Piece(_) => unreachable!("it has just become whole"),
+        }
+    }
+
+    /// A copy of its bytes.
+    pub(crate) fn bytes_of(&mut self, ix: PacketIx) -> Vec<u8> {
+        match self.get(ix).frame {
+            Frame::Whole(ref bytes) => bytes.clone(),
+            Frame::Piece(piece) => {
+                let mut bytes = Vec::with_capacity(piece.bytes as usize);
+                self.larges.write(piece, &mut bytes);
+                bytes
+            }
+        }
+    }
+
+    /// The bytes of a packet that is none any more.
+    pub(crate) fn whole(&mut self, frame: Frame) -> Vec<u8> {
+        match frame {
+            Frame::Whole(bytes) => bytes,
+            Frame::Piece(piece) => {
+                let mut bytes = self.buffer();
+                self.larges.write(piece, &mut bytes);
+                self.larges.release(piece.large, 1);
+                bytes
+            }
+        }
+    }
+
+    pub(crate) fn recycle_frame(&mut self, frame: Frame) {
+        match frame {
+            Frame::Whole(bytes) => self.recycle(bytes),
+            Frame::Piece(piece) => self.larges.release(piece.large, 1),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -139,7 +215,11 @@ impl Packets {
 
     /// Bytes of memory that packets and buffers in reserve take.
     pub(crate) fn memory_bytes(&self) -> usize {
-        let frames: usize = self.slots.iter().flatten().map(|p| p.frame.capacity()).sum();
+        let frame = |p: &Packet| match &p.frame {
+            Frame::Whole(bytes) => bytes.capacity(),
+            Frame::Piece(_) => 0,
+        };
+        let frames: usize = self.slots.iter().flatten().map(frame).sum::<usize>() + self.larges.memory_bytes();
         let spare: usize = self.spare.iter().map(Vec::capacity).sum();
         frames + spare + self.slots.capacity() * size_of::<Option<Packet>>() + self.free.capacity() * 4
     }

@@ -66,33 +66,33 @@ pub(crate) struct Departure {
 
 /// What the transmitter sends until `end`.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sending {
-    end: VirtNs,
-    packets: [Option<PacketIx>; 2],
+pub(crate) struct Sending {
+    pub end: VirtNs,
+    pub packets: [Option<PacketIx>; 2],
     /// `last_arrival` before it.
-    last_arrival: VirtNs,
+    pub last_arrival: VirtNs,
 }
 
 /// A pipe with its state.
 #[derive(Debug)]
 pub(crate) struct Pipe {
-    link: Link,
+    pub(crate) link: Link,
     wire: Wire,
-    queue: Queue,
+    pub(crate) queue: Queue,
     mtu_bytes: u32,
     seed: u64,
     up: bool,
     /// The transmitter is free at `free_ns + free_rem / bandwidth`.
-    free_ns: u64,
-    free_rem: u64,
-    sending: Sending,
+    pub(crate) free_ns: u64,
+    pub(crate) free_rem: u64,
+    pub(crate) sending: Sending,
     /// When the last packet arrives; the next is not earlier unless the pipe reorders.
-    last_arrival: VirtNs,
+    pub(crate) last_arrival: VirtNs,
     /// For when the next look at the queue is on the agenda.
     pub(crate) wake: Option<VirtNs>,
     /// Its own place, while somebody wants to see what it sends.
     pub(crate) watched: Option<PipeIx>,
-    counters: PipeCounters,
+    pub(crate) counters: PipeCounters,
 }
 
 /// The way behind the transmitter.
@@ -187,7 +187,7 @@ struct Hands<'a> {
 
 impl Judge for Hands<'_> {
     fn mark(&mut self, packet: PacketIx) -> bool {
-        let marked = mark::congestion(&mut self.packets.get(packet).frame);
+        let marked = mark::congestion(self.packets.bytes_mut(packet));
         self.counters.marked += u64::from(marked);
         marked
     }
@@ -362,7 +362,7 @@ impl Pipe {
         self.counters.bytes_sent += u64::from(w.bytes);
         self.counters.busy_ns += end.since(start).0;
         if let Some(pipe) = self.watched {
-            let frame = packets.get(w.packet).frame.clone();
+            let frame = packets.bytes_of(w.packet);
             packets.seen.push(Seen { pipe, at: start, frame });
         }
         self.sending = Sending { end, packets: [None; 2], last_arrival: self.last_arrival };
@@ -376,7 +376,7 @@ impl Pipe {
     fn propagate(&mut self, end: VirtNs, packet: PacketIx, packets: &mut Packets, out: &mut Vec<Departure>) {
         if self.wire.corrupt.happens(&mut self.wire.corrupt_rng) {
             self.counters.corrupted += 1;
-            mark::corrupt(&mut packets.get(packet).frame, &mut self.wire.corrupt_rng);
+            mark::corrupt(packets.bytes_mut(packet), &mut self.wire.corrupt_rng);
         }
         let mut arrives = end.plus(self.wire.delay(&self.link));
         if !self.link.jitter.is_some_and(|j| j.reorder) {

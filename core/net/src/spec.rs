@@ -54,6 +54,9 @@ pub struct NetSpec {
     pub subnet: Subnet,
     /// Largest IP packet, bytes; longer frames are dropped and counted.
     pub mtu: u32,
+    /// Nodes leave segmentation and checksums to their NICs. The model never sees it: what comes in is cut before.
+    #[serde(default)]
+    pub offload: bool,
     /// How paths are chosen.
     #[serde(default)]
     pub routing: Routing,

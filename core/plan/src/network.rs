@@ -17,6 +17,7 @@ pub(crate) fn net(experiment: &Experiment, seed: u64) -> Result<NetSpec, NetErro
     let topology = &experiment.topology;
     let mut builder = NetBuilder::new(seed, SUBNET_OCTET);
     builder.set_mtu(topology.mtu_bytes);
+    builder.set_offload(topology.offload);
     builder.set_spread(topology.spread);
     builder.set_routing(match topology.routing {
         text::Routing::Delay => Routing::Delay,

@@ -107,6 +107,9 @@ fn segment(net: &NetSpec) -> String {
     if net.mtu != MTU_DEFAULT {
         out += &format!(", MTU {}", net.mtu);
     }
+    if net.offload {
+        out += ", NICs with offload";
+    }
     if net.routing == Routing::Cost {
         out += ", paths by cost";
     }

@@ -1,6 +1,7 @@
 //! Who pays for packets, and what a node's NIC tells with each frame: how much CPU time its sender has used.
 //!
-//! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off.
+//! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off. One that is still
+//! to be cut into segments can't carry it: the program keeps it under what the emulator knows the frame by.
 
 use diecast_core_cpu::Sent;
 use diecast_core_vtime::{RealNs, VirtNs};
@@ -8,12 +9,18 @@ use diecast_core_vtime::{RealNs, VirtNs};
 /// Length of the trailer. Its 16-bit words sum to 0xffff, so that it changes no checksum.
 pub const TRAILER_BYTES: usize = 56;
 const MAGIC: u32 = 0xd1ec_de87;
+/// A frame with several segments is known by both MACs, ports and sequence number (or length and checksum of UDP).
+pub const LARGE_KEY_BYTES: usize = 20;
+const MAC_BYTES: usize = 12;
 
 /// Charges senders, and says when a packet may leave.
 pub trait EgressLedger: Send + Sync {
     /// Charges the sender of a frame of the node with this index; the instant at which the original machine would have
     /// sent it.
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs;
+
+    /// The trailer of a frame that is to be cut into segments; `None` when there is none any more.
+    fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]>;
 }
 
 /// Charges receivers.
@@ -22,11 +29,16 @@ pub trait ReceiveLedger: Send + Sync {
     fn charge_receiver(&self, node: usize, begun: RealNs, ended: RealNs);
 }
 
-/// Takes the trailer off a frame. `None` when there is none, then the frame is not the NIC's; `Some(None)` for a frame
-/// that no thread of the node sent (an answer of the kernel's, a retransmission).
-pub(crate) fn take_trailer(frame: &mut Vec<u8>) -> Option<Option<Sent>> {
-    let length = frame.len().checked_sub(TRAILER_BYTES)?;
-    let t = &frame[length..];
+/// The trailer behind a frame: where it begins, and what it says (see [`parse`]). `None` when there is none, then the
+/// frame is not the NIC's.
+pub(crate) fn find_trailer(frame: &[u8]) -> Option<(usize, Option<Sent>)> {
+    let (frame, trailer) = frame.split_last_chunk()?;
+    Some((frame.len(), parse(trailer)?))
+}
+
+/// What a trailer says; `Some(None)` for a frame that no thread of the node sent (an answer of the kernel's, a
+/// retransmission), `None` if it is none.
+pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Option<Sent>> {
     let u32_at = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| t[at + i]));
     let u64_at = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| t[at + i]));
     if u32_at(0) != MAGIC {
@@ -41,8 +53,15 @@ pub(crate) fn take_trailer(frame: &mut Vec<u8>) -> Option<Option<Sent>> {
         run_delay_ns: u64_at(40),
         gap_ns: u64::from(u32_at(48)) * 1_000,
     };
-    frame.truncate(length);
     Some((sent.tid != 0).then_some(sent))
+}
+
+/// What a frame with several segments is known by, whose header of TCP or UDP begins there.
+pub(crate) fn large_key(frame: &[u8], transport: usize) -> Option<[u8; LARGE_KEY_BYTES]> {
+    let mut key = [0; LARGE_KEY_BYTES];
+    key[..MAC_BYTES].copy_from_slice(frame.get(..MAC_BYTES)?);
+    key[MAC_BYTES..].copy_from_slice(frame.get(transport..transport + LARGE_KEY_BYTES - MAC_BYTES)?);
+    Some(key)
 }
 
 #[cfg(test)]
@@ -57,14 +76,13 @@ mod tests {
         for v in [1u64, 2, 3, 4, 5, 6] {
             frame.extend(v.to_ne_bytes());
         }
-        let mut without = frame.clone();
         let sent =
             Sent { tid: 9, at: RealNs(1), cpu_ns: 2, burst_cpu_ns: 3, woke: RealNs(4), run_delay_ns: 5, gap_ns: 6_000 };
-        assert_eq!(take_trailer(&mut frame), Some(Some(sent)));
-        assert_eq!(frame, b"payload");
-        assert_eq!(take_trailer(&mut frame), None, "shorter than a trailer");
-        without[7] ^= 1;
-        assert_eq!(take_trailer(&mut without), None, "not the magic number");
-        assert_eq!(without.len(), 7 + TRAILER_BYTES);
+        assert_eq!(find_trailer(&frame), Some((7, Some(sent))));
+        assert_eq!(find_trailer(b"payload"), None, "shorter than a trailer");
+        frame[11..15].fill(0);
+        assert_eq!(find_trailer(&frame), Some((7, None)), "no thread");
+        frame[7] ^= 1;
+        assert_eq!(find_trailer(&frame), None, "not the magic number");
     }
 }

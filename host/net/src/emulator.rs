@@ -4,15 +4,17 @@
 //! A frame's time is read right after the frame; everything later happens in virtual time, so a late turn delays
 //! deliveries (which is lateness, measured) but never shifts the schedule.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use diecast_core_cpu::Sent;
 use diecast_core_net::{
-    BUFFER_ROOM_BYTES, Change, ETHERNET_HEADER_BYTES, NetError, NetSpec, Network, NodeIx, Recorded,
+    BUFFER_ROOM_BYTES, Change, Delivery, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec, Network, NodeIx,
+    OFFLOAD_HEADER_BYTES, Recorded, Run, Segments,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use hdrhistogram::Histogram;
@@ -24,9 +26,11 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
-use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, take_trailer};
+use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, find_trailer, large_key, parse};
 use crate::error::HostNetError;
+use crate::lookout::Lookout;
 use crate::priority::{Scheduling, become_fifo};
+use crate::share::{SHARE_NS, Share};
 use crate::stats::{EmulatorStats, lateness_histogram};
 use crate::sys;
 
@@ -37,16 +41,18 @@ const WAKE: u64 = u64::MAX;
 const READ_BATCH: usize = 16;
 /// Deliveries before TAPs are looked at again.
 const DELIVER_BATCH: usize = 64;
-/// The thread may be busy for `SHARE_NS` of each `WINDOW_NS`, 8 ms at a stretch; then it pauses for 2 ms. So an
-/// overloaded emulator leaves a fifth of its core to the rest of the machine, and stays clear of the kernel's own bound:
-/// a real-time thread that was busy for 950 ms of a second is stopped for 50.
-const WINDOW_NS: u64 = 10_000_000;
-const SHARE_NS: u64 = 8_000_000;
 /// A frame that wakes the thread costs more than its way through the model, its sender included. So after `GATHER_AFTER`
 /// waits in a row that were shorter than `GATHER_NS`, frames may gather for as long, as at a NIC that moderates its
 /// interrupts; no delivery waits for that.
 const GATHER_NS: u64 = 20_000;
 const GATHER_AFTER: u32 = 4;
+/// A timer wakes the thread late. So it has itself woken before a delivery is due, by the most that wake-ups were late of
+/// late, and polls until then: at most for `POLL_NS`, and in all for `POLL_SHARE_NS` of each `WINDOW_NS`. Where deliveries
+/// come more often than that pays for, it sleeps.
+const POLL_NS: u64 = 80_000;
+const POLL_SHARE_NS: u64 = 500_000;
+/// The most that wake-ups were late falls by this part of itself with each.
+const FORGET: u64 = 128;
 /// The longest wait. Frames that come while the thread is kept from running are read late, with a late time, and no
 /// delivery need be due then: only a wait that should have ended tells. A look that is late by `LATE_LOOK_NS` or more
 /// counts as an event that was.
@@ -59,12 +65,14 @@ const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
 const OVERSIZE_ROOM: usize = 64;
 const _: () = assert!(OVERSIZE_ROOM + TRAILER_BYTES <= BUFFER_ROOM_BYTES, "no buffer grows for a frame");
+const _: () = assert!(LARGE_BYTES >= OFFLOAD_HEADER_BYTES + ETHERNET_HEADER_BYTES + 8 + 65_535 + TRAILER_BYTES);
 
 /// What an emulator needs.
 pub struct EmulatorConfig {
     /// The network.
     pub spec: NetSpec,
-    /// The emulator's end of each node's NIC, in the order of the spec, non-blocking.
+    /// The emulator's end of each node's NIC, in the order of the spec, non-blocking. Those that have a virtio header
+    /// before each frame are told by themselves.
     pub taps: Vec<OwnedFd>,
     /// The lab's frame.
     pub clock: Arc<dyn FrameClock>,
@@ -118,8 +126,13 @@ impl Emulator {
         let (commands, inbox) = channel();
         let (ready, started) = channel();
         let nodes = config.taps.len();
+        let offload: Vec<bool> = config.taps.iter().map(|t| sys::tap_has_header(t.as_fd()).unwrap_or(false)).collect();
+        let lookouts = config.taps.iter().zip(&offload).map(|(tap, on)| on.then(|| Lookout::new(tap.as_fd()).ok())?);
         let mut runner = Runner {
             net,
+            lookouts: lookouts.collect(),
+            offload,
+            head: Vec::new(),
             taps: config.taps.into_iter().map(Some).collect(),
             clock: config.clock,
             ledger: config.ledger,
@@ -130,7 +143,9 @@ impl Emulator {
             captures: Taps::default(),
             record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
-            share: Share { paid_at: RealNs(0) },
+            share: Share::new(SHARE_NS),
+            polling: Share::new(POLL_SHARE_NS),
+            wakes_late_ns: POLL_NS,
             busy_since: monotonic_now(),
             short_waits: 0,
             idle_looks: 0,
@@ -264,6 +279,7 @@ struct Tally {
     receive_work: Vec<RealSpan>,
     packets_read: u64,
     packets_written: u64,
+    packets_merged: u64,
     write_errors: u64,
     taps_lost: u64,
     without_trailer: u64,
@@ -280,6 +296,7 @@ impl Tally {
             receive_work: vec![RealSpan(0); nodes],
             packets_read: 0,
             packets_written: 0,
+            packets_merged: 0,
             write_errors: 0,
             taps_lost: 0,
             without_trailer: 0,
@@ -292,26 +309,24 @@ impl Tally {
     }
 }
 
-/// How far the thread is ahead of its share of the core.
-struct Share {
-    /// When all that it was busy for is paid for, at `SHARE_NS` in `WINDOW_NS`.
-    paid_at: RealNs,
-}
-
-impl Share {
-    /// Books a busy stretch that ends now; returns how long to pause when the share is used up.
-    fn book(&mut self, busy: RealSpan, now: RealNs) -> Option<RealSpan> {
-        let began = RealNs(now.0.saturating_sub(busy.0));
-        self.paid_at = self.paid_at.max(began).plus(RealSpan(busy.0 * WINDOW_NS / SHARE_NS));
-        let ahead = self.paid_at.since(now);
-        (ahead.0 > WINDOW_NS - SHARE_NS).then_some(ahead)
-    }
+/// The end of a wait.
+#[derive(Clone, Copy)]
+struct Until {
+    at: RealNs,
+    /// A delivery may be due then.
+    delivery: bool,
 }
 
 struct Runner {
     net: Network,
     /// `None` when the device has gone.
     taps: Vec<Option<OwnedFd>>,
+    /// Whether each TAP has a virtio header.
+    offload: Vec<bool>,
+    /// For each TAP with one: whether somebody in its namespace would see that frames were merged.
+    lookouts: Vec<Option<Lookout>>,
+    /// Headers of a run, while it is written.
+    head: Vec<u8>,
     clock: Arc<dyn FrameClock>,
     ledger: Option<Arc<dyn EgressLedger>>,
     receivers: Option<Arc<dyn ReceiveLedger>>,
@@ -322,6 +337,10 @@ struct Runner {
     record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
     share: Share,
+    /// The same of its polling.
+    polling: Share,
+    /// The most that wake-ups were late, the latest ones first of all.
+    wakes_late_ns: u64,
     /// Since when it has been busy without a wait or a pause.
     busy_since: RealNs,
     /// Waits in a row that ended soon.
@@ -339,13 +358,12 @@ impl Runner {
             let more = self.deliver().is_none();
             self.hand_over_record();
             self.keep_to_share();
-            let timeout = if more { RealSpan(0) } else { self.timeout() };
             events.clear();
             let waiting_since = monotonic_now();
-            let waited = self.wait(&mut events, timeout);
-            self.busy_since = monotonic_now();
+            let until = if more { Until { at: waiting_since, delivery: false } } else { self.until(waiting_since) };
+            let waited = self.wait(&mut events, waiting_since, until);
             self.idle_looks = if events.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
-            let late = self.busy_since.since(waiting_since).0.saturating_sub(timeout.0);
+            let late = monotonic_now().since(until.at.max(waiting_since)).0;
             if late >= LATE_LOOK_NS {
                 self.tally.lateness_ns.saturating_record(late);
             }
@@ -385,34 +403,69 @@ impl Runner {
         }
     }
 
-    /// Waits for a frame, a command or the end of `timeout`.
-    fn wait(&mut self, events: &mut Vec<epoll::Event>, timeout: RealSpan) -> Result<usize, Errno> {
-        let now = Some(Timespec::default());
+    /// Waits for a frame, a command or that instant.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, begin: RealNs, until: Until) -> Result<usize, Errno> {
+        let timeout = until.at.since(begin);
         if timeout.0 == 0 {
-            return epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
+            self.busy_since = begin;
+            return self.look(events);
         }
         self.tally.wakeups += 1;
         if self.short_waits >= GATHER_AFTER {
             thread::sleep(Duration::from_nanos(timeout.0.min(GATHER_NS)));
-            let found = epoll::wait(&self.epoll, spare_capacity(events), now.as_ref());
+            self.busy_since = monotonic_now();
+            let found = self.look(events);
             if found == Ok(0) {
                 self.short_waits = 0;
             }
             return found;
         }
-        let begin = monotonic_now();
-        let limit = Timespec { tv_sec: (timeout.0 / NS_PER_S) as _, tv_nsec: (timeout.0 % NS_PER_S) as _ };
-        let found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
+        let polls = until.delivery && self.polling.paid_at <= begin;
+        let early = if polls { self.wakes_late_ns } else { 0 };
+        let sleep_ns = timeout.0.saturating_sub(early);
+        let mut found = Ok(0);
+        self.busy_since = begin;
+        if sleep_ns > 0 {
+            let limit = Timespec { tv_sec: (sleep_ns / NS_PER_S) as _, tv_nsec: (sleep_ns % NS_PER_S) as _ };
+            found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
+            self.busy_since = monotonic_now();
+            if found == Ok(0) {
+                let late_ns = self.busy_since.since(begin).0.saturating_sub(sleep_ns);
+                self.wakes_late_ns = late_ns.max(self.wakes_late_ns - self.wakes_late_ns / FORGET).min(POLL_NS);
+            }
+        }
+        if early > 0 && found == Ok(0) {
+            found = self.poll(events, until.at);
+        }
         let short = monotonic_now().since(begin).0 < GATHER_NS;
         self.short_waits = if short { self.short_waits + 1 } else { 0 };
         found
     }
 
-    /// How long to wait: until the next deadline, and while there is traffic at most until the next look.
-    fn timeout(&self) -> RealSpan {
+    /// Looks again and again, until that instant.
+    fn poll(&mut self, events: &mut Vec<epoll::Event>, until: RealNs) -> Result<usize, Errno> {
+        let begin = self.busy_since;
+        loop {
+            let found = self.look(events);
+            let now = monotonic_now();
+            if found != Ok(0) || now >= until {
+                self.polling.book(now.since(begin), now);
+                return found;
+            }
+        }
+    }
+
+    /// What is there at once.
+    fn look(&self, events: &mut Vec<epoll::Event>) -> Result<usize, Errno> {
+        epoll::wait(&self.epoll, spare_capacity(events), Some(&Timespec::default()))
+    }
+
+    /// Until when to wait: the next deadline, and while there is traffic at most the next look.
+    fn until(&self, now: RealNs) -> Until {
         let due = self.net.next_due().map_or(RealNs::NEVER, |due| self.clock.r_of(due));
         let look_ns = if self.idle_looks < IDLE_LOOKS_MAX { LOOK_EVERY_NS } else { u64::MAX };
-        RealSpan(due.since(monotonic_now()).0.min(look_ns))
+        let look = now.plus(RealSpan(look_ns));
+        Until { at: due.min(look), delivery: due <= look }
     }
 
     /// Writes what is due, at most a batch; the instant at which nothing more was due, none when there may be more.
@@ -429,32 +482,78 @@ impl Runner {
         let mut now = monotonic_now();
         let mut v = self.clock.v_of(now);
         for _ in 0..DELIVER_BATCH {
-            let due = self.net.pop_due(v).or_else(|| {
+            let due = self.pop_due(v).or_else(|| {
                 // More may have become due during the writes.
                 v = self.clock.v_of(now);
-                self.net.pop_due(v)
+                self.pop_due(v)
             });
-            let Some(delivery) = due else { return Some(now) };
-            if !self.captures.is_empty() {
-                self.captures.at_nic(delivery.to.at(), delivery.due, Direction::Received, &delivery.frame);
-            }
-            let late = now.since(self.clock.r_of(delivery.due));
-            self.tally.lateness_ns.saturating_record(late.0.max(1));
-            now = self.write(delivery.to.at(), &delivery.frame);
-            self.net.recycle(delivery.frame);
+            now = match due {
+                Some(Due::Frame(delivery)) => self.hand_over(delivery, now),
+                Some(Due::Run(run)) => self.hand_over_run(run, now),
+                None => return Some(now),
+            };
         }
         None
     }
 
-    /// Writes a frame to a node's NIC, which runs the node's stack: that is the node's work. When it ended.
-    fn write(&mut self, node: usize, frame: &[u8]) -> RealNs {
+    /// The next that is due. Frames are merged where nobody looks at them.
+    fn pop_due(&mut self, v: VirtNs) -> Option<Due> {
+        let (lookouts, captured) = (&self.lookouts, !self.captures.is_empty());
+        self.net.pop_due_merged(v, |to| !captured && lookouts[to.at()].as_ref().is_some_and(Lookout::is_clear))
+    }
+
+    /// Hands a frame to its node; when that ended.
+    fn hand_over(&mut self, delivery: Delivery, now: RealNs) -> RealNs {
+        let node = delivery.to.at();
+        if !self.captures.is_empty() {
+            self.captures.at_nic(node, delivery.due, Direction::Received, &delivery.frame);
+        }
+        self.note_lateness(delivery.due, 1, now);
+        let ended = match self.offload[node] {
+            // Nothing is left to the receiver.
+            true => self.write(node, 1, &[IoSlice::new(&[0; OFFLOAD_HEADER_BYTES]), IoSlice::new(&delivery.frame)]),
+            false => self.write(node, 1, &[IoSlice::new(&delivery.frame)]),
+        };
+        self.net.recycle(delivery.frame);
+        ended
+    }
+
+    /// Hands frames to their node as one, each as late as the first.
+    fn hand_over_run(&mut self, run: Run, now: RealNs) -> RealNs {
+        self.note_lateness(run.due, run.count() as u64, now);
+        let mut head = std::mem::take(&mut self.head);
         let begun = monotonic_now();
-        let written = self.taps[node].as_ref().is_some_and(|tap| rustix::io::write(tap, frame).is_ok());
+        let rest = self.net.merged(&run, &mut head);
+        let parts = [IoSlice::new(&head), IoSlice::new(rest)];
+        let parts = if head.is_empty() { &parts[1..] } else { &parts[..] };
+        let written = self.taps[run.to.at()].as_ref().is_some_and(|tap| rustix::io::writev(tap, parts).is_ok());
+        self.head = head;
+        self.net.release_run(run);
+        if written {
+            self.tally.packets_merged += run.count() as u64;
+        }
+        self.note_write(run.to.at(), run.count() as u64, written, begun)
+    }
+
+    fn note_lateness(&mut self, due: VirtNs, frames: u64, now: RealNs) {
+        let late = now.since(self.clock.r_of(due));
+        self.tally.lateness_ns.saturating_record_n(late.0.max(1), frames);
+    }
+
+    /// Writes a frame to a node's NIC. When it ended.
+    fn write(&mut self, node: usize, frames: u64, parts: &[IoSlice<'_>]) -> RealNs {
+        let begun = monotonic_now();
+        let written = self.taps[node].as_ref().is_some_and(|tap| rustix::io::writev(tap, parts).is_ok());
+        self.note_write(node, frames, written, begun)
+    }
+
+    /// A write runs the node's stack: that is the node's work.
+    fn note_write(&mut self, node: usize, frames: u64, written: bool, begun: RealNs) -> RealNs {
         let ended = monotonic_now();
         if written {
-            self.tally.packets_written += 1;
+            self.tally.packets_written += frames;
         } else {
-            self.tally.write_errors += 1;
+            self.tally.write_errors += frames;
         }
         self.tally.receive_work[node].0 += ended.since(begun).0;
         if let Some(receivers) = &self.receivers {
@@ -464,42 +563,121 @@ impl Runner {
     }
 
     fn read_batch(&mut self, node: usize) {
-        for _ in 0..READ_BATCH {
-            let Some(tap) = self.taps[node].as_ref() else { return };
-            let mut frame = self.net.buffer();
-            frame.reserve(self.frame_room);
-            match rustix::io::read(tap, spare_capacity(&mut frame)) {
-                Ok(_) => {
-                    self.tally.packets_read += 1;
-                    let now = monotonic_now();
-                    let v = self.clock.v_of(now);
-                    let debt = self.debt(node, &mut frame, now).map_or(VirtSpan(0), |release| release.since(v));
-                    if !self.captures.is_empty() {
-                        self.captures.at_nic(node, v.plus(debt), Direction::Sent, &frame);
-                    }
-                    self.net.ingress(v, NodeIx(node as u32), frame, debt);
+        let mut left = READ_BATCH;
+        while left > 0 {
+            let done = if self.offload[node] { self.read_large(node) } else { self.read_one(node) };
+            left = left.saturating_sub(done.unwrap_or(READ_BATCH));
+        }
+    }
+
+    /// Reads a frame; `None` when there is none.
+    fn read_one(&mut self, node: usize) -> Option<usize> {
+        let tap = self.taps[node].as_ref()?;
+        let mut frame = self.net.buffer();
+        frame.reserve(self.frame_room);
+        match rustix::io::read(tap, spare_capacity(&mut frame)) {
+            Ok(_) => {
+                self.tally.packets_read += 1;
+                let now = monotonic_now();
+                let v = self.clock.v_of(now);
+                let mut debt = VirtSpan(0);
+                if self.ledger.is_some() {
+                    let found = find_trailer(&frame);
+                    frame.truncate(found.map_or(frame.len(), |(length, _)| length));
+                    debt = self.debt(node, found.map(|(_, sent)| sent), now, v);
                 }
-                Err(e) => {
-                    self.net.recycle(frame);
-                    if !matches!(e, Errno::AGAIN | Errno::INTR) {
-                        self.lose(node);
-                    }
-                    return;
-                }
+                self.ingress(node, frame, v, debt);
+                Some(1)
+            }
+            Err(e) => {
+                self.net.recycle(frame);
+                self.unread(node, e)
             }
         }
     }
 
-    /// Charges the sender of a frame; when the frame may leave.
-    fn debt(&mut self, node: usize, frame: &mut Vec<u8>, now: RealNs) -> Option<VirtNs> {
-        let ledger = self.ledger.as_ref()?;
-        match take_trailer(frame) {
-            Some(sent) => Some(ledger.charge_sender(node, &sent?, now)),
-            None => {
-                self.tally.without_trailer += 1;
-                None
-            }
+    /// Reads a frame with what its kernel left to do, and does that; how many frames it stands for.
+    fn read_large(&mut self, node: usize) -> Option<usize> {
+        let tap = self.taps[node].as_ref()?;
+        let mut read = self.net.large_buffer();
+        if let Err(e) = rustix::io::read(tap, spare_capacity(&mut read)) {
+            self.net.recycle_large(read);
+            return self.unread(node, e);
         }
+        self.tally.packets_read += 1;
+        let now = monotonic_now();
+        Some(self.take_in(node, read, now))
+    }
+
+    fn take_in(&mut self, node: usize, read: Vec<u8>, now: RealNs) -> usize {
+        let (from, v) = (NodeIx(node as u32), self.clock.v_of(now));
+        let Some((header, mut frame)) = read.split_first_chunk::<OFFLOAD_HEADER_BYTES>() else {
+            self.net.malformed(from, read.len());
+            return 1;
+        };
+        let mut debt = VirtSpan(0);
+        if header[1] == 0 && self.ledger.is_some() {
+            let found = find_trailer(frame);
+            frame = &frame[..found.map_or(frame.len(), |(length, _)| length)];
+            debt = self.debt(node, found.map(|(_, sent)| sent), now, v);
+        }
+        let Ok(segments) = Segments::new(header, frame) else {
+            self.net.malformed(from, frame.len());
+            self.net.recycle_large(read);
+            return 1;
+        };
+        let at = segments.transport();
+        if let (Some(ledger), Some(at)) = (&self.ledger, at) {
+            let found = large_key(frame, at).and_then(|key| ledger.trailer_of(&key));
+            debt = self.debt(node, found.and_then(|trailer| parse(&trailer)), now, v);
+        }
+        if at.is_none() || !self.captures.is_empty() {
+            let count = self.cut(node, segments, v, debt);
+            self.net.recycle_large(read);
+            return count;
+        }
+        self.net.ingress_large(v, from, read, debt).unwrap_or_else(|read| {
+            let (header, frame) = read.split_first_chunk().expect("it was seen above");
+            let count = Segments::new(header, frame).map_or(0, |segments| self.cut(node, segments, v, debt));
+            self.net.recycle_large(read);
+            count
+        })
+    }
+
+    fn cut(&mut self, node: usize, mut segments: Segments<'_>, v: VirtNs, debt: VirtSpan) -> usize {
+        loop {
+            let mut buffer = self.net.buffer();
+            if !segments.next_into(&mut buffer, self.frame_room) {
+                self.net.recycle(buffer);
+                return segments.count();
+            }
+            self.ingress(node, buffer, v, debt);
+        }
+    }
+
+    /// A frame enters the network.
+    fn ingress(&mut self, node: usize, frame: Vec<u8>, v: VirtNs, debt: VirtSpan) {
+        if !self.captures.is_empty() {
+            self.captures.at_nic(node, v.plus(debt), Direction::Sent, &frame);
+        }
+        self.net.ingress(v, NodeIx(node as u32), frame, debt);
+    }
+
+    fn unread(&mut self, node: usize, e: Errno) -> Option<usize> {
+        if !matches!(e, Errno::AGAIN | Errno::INTR) {
+            self.lose(node);
+        }
+        None
+    }
+
+    /// Charges the sender of a frame by what its trailer says; how long after `v`, which is now, it may leave.
+    fn debt(&mut self, node: usize, trailer: Option<Option<Sent>>, now: RealNs, v: VirtNs) -> VirtSpan {
+        let Some(sent) = trailer else {
+            self.tally.without_trailer += 1;
+            return VirtSpan(0);
+        };
+        let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return VirtSpan(0) };
+        ledger.charge_sender(node, &sent, now).since(v)
     }
 
     /// The device has gone with its namespace.
@@ -507,6 +685,7 @@ impl Runner {
         if let Some(tap) = self.taps[node].take() {
             // Closing removes it from the set too; this keeps a duplicate of the descriptor from staying watched.
             let _ = epoll::delete(&self.epoll, tap.as_fd());
+            self.lookouts[node] = None;
             self.tally.taps_lost += 1;
         }
     }
@@ -580,6 +759,7 @@ impl Runner {
             in_flight: self.net.in_flight(),
             packets_read: t.packets_read,
             packets_written: t.packets_written,
+            packets_merged: t.packets_merged,
             write_errors: t.write_errors,
             taps_lost: t.taps_lost,
             without_trailer: t.without_trailer,
@@ -589,43 +769,6 @@ impl Runner {
             yields: t.yields,
             yielded: t.yielded,
             scheduling: t.scheduling.clone(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: u64 = 1_000_000;
-
-    fn share() -> Share {
-        Share { paid_at: RealNs(0) }
-    }
-
-    #[test]
-    fn a_used_up_share_pauses_until_the_window_ends() {
-        let mut share = share();
-        assert_eq!(share.book(RealSpan(7 * MS), RealNs(7 * MS)), None);
-        assert_eq!(share.book(RealSpan(1_500_000), RealNs(8_500_000)), Some(RealSpan(2_125_000)));
-        // After the pause it is as if nothing had been.
-        assert_eq!(share.book(RealSpan(7_900_000), RealNs(18_525_000)), None);
-        // Time without work pays.
-        assert_eq!(share.book(RealSpan(7 * MS), RealNs(28 * MS)), None);
-    }
-
-    /// Whatever the length of its stretches, above the share or below: nothing is forgotten at the end of a window.
-    #[test]
-    fn stretches_of_any_length_stay_below_the_share() {
-        for stretch in [10_000, 300_000, 2_100_000, 7_900_000, 8_100_000, 25 * MS] {
-            let (mut share, mut now, mut busy) = (share(), 0, 0);
-            while now < 1_000 * MS {
-                now += stretch;
-                busy += stretch;
-                now += share.book(RealSpan(stretch), RealNs(now)).map_or(0, |pause| pause.0);
-            }
-            let used = busy as f64 / now as f64;
-            assert!((0.79..0.81).contains(&used), "{stretch} ns: {used}");
         }
     }
 }

@@ -14,9 +14,11 @@ mod egress;
 mod emulator;
 mod error;
 mod gateway;
+mod lookout;
 mod netlink;
 mod netns;
 mod priority;
+mod share;
 mod stats;
 mod sys;
 mod sysctl;
@@ -24,7 +26,7 @@ mod tap;
 
 pub use capture::{Capture, CapturePoint, CapturedFrame, Direction};
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
-pub use egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES};
+pub use egress::{EgressLedger, LARGE_KEY_BYTES, ReceiveLedger, TRAILER_BYTES};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
 pub use gateway::{Way, WayCounts, WayEnd};
@@ -33,6 +35,6 @@ pub use priority::{Scheduling, become_fifo};
 pub use stats::{EmulatorStats, LatenessSummary};
 pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
 pub use tap::{
-    LinkCounters, NODE_DEVICE, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,
+    LinkCounters, NODE_DEVICE, NicKind, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,
     prepare_node_with, retime_node,
 };

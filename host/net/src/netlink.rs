@@ -56,17 +56,24 @@ impl RouteSocket {
         }
     }
 
-    /// Sets MAC, MTU and transmit queue length, and has TCP send packets of one segment: a program at egress would see
-    /// larger ones before they are cut.
-    pub(crate) fn set_link(&mut self, index: u32, mac: [u8; 6], mtu: u32, queue_packets: u32) -> io::Result<()> {
+    /// Sets MAC, MTU and transmit queue length. `whole` has TCP send packets of one segment: where the kernel cuts larger
+    /// ones it does so behind the program at egress.
+    pub(crate) fn set_link(
+        &mut self,
+        index: u32,
+        mac: [u8; 6],
+        mtu: u32,
+        queue_packets: u32,
+        whole: bool,
+    ) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
         link.attributes = vec![
             LinkAttribute::Address(mac.to_vec()),
             LinkAttribute::Mtu(mtu),
             LinkAttribute::TxQueueLen(queue_packets),
-            LinkAttribute::GsoMaxSegs(1),
         ];
+        link.attributes.extend(whole.then_some(LinkAttribute::GsoMaxSegs(1)));
         self.request(RouteNetlinkMessage::SetLink(link), 0)
     }
 

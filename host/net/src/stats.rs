@@ -29,6 +29,8 @@ pub struct EmulatorStats {
     pub packets_read: u64,
     /// Frames written to TAP devices.
     pub packets_written: u64,
+    /// Those among them that came to a node merged with others, as a NIC merges what it received.
+    pub packets_merged: u64,
     /// Frames that a TAP device refused, for example because the node's NIC was down.
     pub write_errors: u64,
     /// TAP devices that went away while the emulator ran.

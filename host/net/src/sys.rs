@@ -1,7 +1,7 @@
 //! The unsafe calls of this crate, each behind a safe function.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// `struct ifreq` as TUNSETIFF reads it.
 #[repr(C)]
@@ -18,13 +18,14 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Makes `tun`, an open /dev/net/tun, the TAP device `name` of the caller's network namespace: no packet
-/// information, no virtio header.
-pub(crate) fn tap_attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+/// information, a virtio header before each frame or none.
+pub(crate) fn tap_attach(tun: BorrowedFd<'_>, name: &str, header: bool) -> io::Result<()> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));
     }
-    let flags = (libc::IFF_TAP | libc::IFF_NO_PI) as i16;
+    let header = if header { libc::IFF_VNET_HDR } else { 0 };
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | header) as i16;
     let mut request = IfReq { name: [0; libc::IFNAMSIZ], flags, rest: [0; 22] };
     request.name[..bytes.len()].copy_from_slice(bytes);
     // SAFETY: TUNSETIFF reads and writes one ifreq; `request` has that size (asserted above) and outlives the call.
@@ -33,8 +34,38 @@ pub(crate) fn tap_attach(tun: BorrowedFd<'_>, name: &str) -> io::Result<()> {
 
 /// Switches every offload off: frames read are at most MTU-sized and carry valid checksums.
 pub(crate) fn tap_no_offload(tun: BorrowedFd<'_>) -> io::Result<()> {
+    set_offload(tun, 0)
+}
+
+/// Has frames come with checksums to fill in and segments to cut: of TCP, and of UDP from Linux 6.2 on.
+pub(crate) fn tap_offload(tun: BorrowedFd<'_>) -> io::Result<()> {
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    set_offload(tun, tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).or_else(|_| set_offload(tun, tcp))
+}
+
+fn set_offload(tun: BorrowedFd<'_>, flags: libc::c_uint) -> io::Result<()> {
     // SAFETY: TUNSETOFFLOAD takes its argument by value.
-    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, 0 as libc::c_ulong) })
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD as libc::Ioctl, libc::c_ulong::from(flags)) })
+}
+
+/// Whether frames of this TAP device come with a virtio header.
+pub(crate) fn tap_has_header(tap: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut request = IfReq { name: [0; libc::IFNAMSIZ], flags: 0, rest: [0; 22] };
+    // SAFETY: TUNGETIFF writes one ifreq; `request` has that size (asserted above) and outlives the call.
+    check(unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNGETIFF as libc::Ioctl, &raw mut request) })?;
+    Ok(libc::c_int::from(request.flags) & libc::IFF_VNET_HDR != 0)
+}
+
+/// From `linux/if_tun.h`: a descriptor of the namespace that a TAP device is in.
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+
+/// The network namespace that a TAP device is in.
+pub(crate) fn tap_netns(tap: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: TUNGETDEVNETNS takes no argument.
+    let fd = unsafe { libc::ioctl(tap.as_raw_fd(), TUNGETDEVNETNS) };
+    check(fd)?;
+    // SAFETY: the call has made this descriptor for its caller.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Moves the calling thread into a new network namespace. Call it on a thread of its own.

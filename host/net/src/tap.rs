@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use diecast_core_net::{NodeSpec, Subnet};
+use diecast_core_net::{NetSpec, NodeSpec, Subnet};
 use diecast_core_vtime::Tdf;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -31,6 +31,22 @@ const TAP_QUEUE_PACKETS: u32 = 8192;
 /// Of a node's first routes; those of later changes of its TDF come before them.
 const ROUTE_PRIORITY: u32 = 1000;
 
+/// What all NICs of a network have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NicKind {
+    /// Largest IP packet.
+    pub mtu: u32,
+    /// The node's kernel leaves segmentation and checksums to the NIC. Frames then come, and go, with a virtio header.
+    pub offload: bool,
+}
+
+impl NicKind {
+    /// The NICs of this network.
+    pub fn of(spec: &NetSpec) -> NicKind {
+        NicKind { mtu: spec.mtu, offload: spec.offload }
+    }
+}
+
 /// A namespace that is ready for a node.
 #[derive(Debug)]
 pub struct PreparedNode {
@@ -45,10 +61,10 @@ pub fn prepare_node(
     netns: BorrowedFd<'_>,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
     tdf: Tdf,
 ) -> Result<PreparedNode, HostNetError> {
-    prepare_node_with(netns, node, subnet, mtu, tdf, &|_| Ok(()))
+    prepare_node_with(netns, node, subnet, kind, tdf, &|_| Ok(()))
 }
 
 /// As [`prepare_node`]; `before_up` gets the index of the NIC before it is switched on, on a thread in the namespace.
@@ -56,13 +72,13 @@ pub fn prepare_node_with(
     netns: BorrowedFd<'_>,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
     tdf: Tdf,
     before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
 ) -> Result<PreparedNode, HostNetError> {
     in_netns(netns, || {
         let mut sysctls = sysctl::set_namespace_here(tdf);
-        let nic = nic_here(NODE_DEVICE, node, subnet, mtu, tdf, before_up)?;
+        let nic = nic_here(NODE_DEVICE, node, subnet, kind, tdf, before_up)?;
         sysctls.extend(nic.sysctls);
         Ok(PreparedNode { tap: nic.tap, sysctls })
     })?
@@ -74,11 +90,11 @@ pub fn add_nic(
     device: &str,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
     tdf: Tdf,
     before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
 ) -> Result<PreparedNode, HostNetError> {
-    in_netns(netns, || nic_here(device, node, subnet, mtu, tdf, before_up))?
+    in_netns(netns, || nic_here(device, node, subnet, kind, tdf, before_up))?
 }
 
 /// A NIC in the calling thread's namespace, up, with its own sysctls.
@@ -86,13 +102,13 @@ fn nic_here(
     device: &str,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
     tdf: Tdf,
     before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
 ) -> Result<PreparedNode, HostNetError> {
-    let tap = open_tap(device)?;
+    let tap = open_tap(device, kind.offload)?;
     let sysctls = sysctl::set_device_here(device, tdf);
-    configure(device, node, subnet, mtu, before_up)?;
+    configure(device, node, subnet, kind, before_up)?;
     Ok(PreparedNode { tap, sysctls })
 }
 
@@ -102,24 +118,27 @@ pub fn create_tap(
     device: &str,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
 ) -> Result<OwnedFd, HostNetError> {
     in_netns(netns, || {
-        let tap = open_tap(device)?;
-        configure(device, node, subnet, mtu, &|_| Ok(()))?;
+        let tap = open_tap(device, kind.offload)?;
+        configure(device, node, subnet, kind, &|_| Ok(()))?;
         Ok(tap)
     })?
 }
 
-fn open_tap(device: &str) -> Result<OwnedFd, HostNetError> {
+fn open_tap(device: &str, offload: bool) -> Result<OwnedFd, HostNetError> {
     let failed =
         |action: &'static str| move |error: io::Error| HostNetError::Tap { action, device: device.to_owned(), error };
     // A TAP belongs to the namespace in which /dev/net/tun was opened.
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let tun = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
         .map_err(|e| failed("open /dev/net/tun for")(io::Error::from(e)))?;
-    sys::tap_attach(tun.as_fd(), device).map_err(failed("create"))?;
-    sys::tap_no_offload(tun.as_fd()).map_err(failed("switch offloads off on"))?;
+    sys::tap_attach(tun.as_fd(), device, offload).map_err(failed("create"))?;
+    match offload {
+        true => sys::tap_offload(tun.as_fd()).map_err(failed("switch offloads on for"))?,
+        false => sys::tap_no_offload(tun.as_fd()).map_err(failed("switch offloads off on"))?,
+    }
     Ok(tun)
 }
 
@@ -127,7 +146,7 @@ fn configure(
     device: &str,
     node: &NodeSpec,
     subnet: &Subnet,
-    mtu: u32,
+    kind: NicKind,
     before_up: &(dyn Fn(u32) -> io::Result<()> + Sync),
 ) -> Result<(), HostNetError> {
     let failed = |action: &str| {
@@ -137,7 +156,7 @@ fn configure(
     let index = index_of(device).map_err(failed("find the NIC"))?;
     let mut route = RouteSocket::open().map_err(failed("open a routing socket in the namespace"))?;
     route.link_up(LOOPBACK_INDEX).map_err(failed("switch on the loopback device"))?;
-    route.set_link(index, node.mac.0, mtu, TAP_QUEUE_PACKETS).map_err(failed("set MAC and MTU"))?;
+    route.set_link(index, node.mac.0, kind.mtu, TAP_QUEUE_PACKETS, !kind.offload).map_err(failed("set MAC and MTU"))?;
     before_up(index).map_err(failed("attach a program to the NIC"))?;
     route.link_up(index).map_err(failed("switch on the NIC"))?;
     route.add_address(index, IpAddr::V4(node.ipv4), subnet.ipv4_prefix).map_err(failed("add the IPv4 address"))?;

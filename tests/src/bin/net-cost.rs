@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use diecast_tests::net::{Figure, Size, carried, delay, idle, rate, shaper, star, throughput};
+use diecast_tests::net::{Figure, Size, carried, delay, idle, rate, shaper, star, throughput, throughput_with_offload};
 
 const M: u64 = 1_000_000;
 /// Further than one core carries; what lies beyond its throughput is printed, not judged.
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let parts = if parts.is_empty() { vec!["throughput", "rate", "delay", "idle", "star"] } else { parts };
     for part in parts {
         let figures = match part {
-            "throughput" => throughput(size),
+            "throughput" => throughput(size).into_iter().chain(throughput_with_offload(size)).collect(),
             "rate" => rates(size, small),
             "delay" => {
                 ["1", "10", "100"].iter().flat_map(|tdf| delay(tdf, 0, size)).chain(delay("1", 6, size)).collect()

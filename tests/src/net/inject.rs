@@ -11,6 +11,8 @@ use diecast_host_net::NODE_DEVICE;
 
 /// From `linux/if_packet.h`: frames go to the device past its queueing discipline.
 const PACKET_QDISC_BYPASS: libc::c_int = 20;
+/// From the same: a virtio header comes before each frame.
+const PACKET_VNET_HDR: libc::c_int = 15;
 /// From `linux/sockios.h`: when the last datagram of a socket came, by CLOCK_REALTIME.
 const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
 /// Frames for one system call.
@@ -18,6 +20,9 @@ const BATCH: usize = 64;
 /// IPv4, UDP and Ethernet headers.
 pub const HEADERS_BYTES: usize = 42;
 pub const PORT: u16 = 7000;
+/// As many full segments as a frame of 64 KiB takes.
+pub const SEGMENTS: usize = 44;
+const SEGMENT_BYTES: usize = 1514 - HEADERS_BYTES;
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -45,6 +50,21 @@ pub fn frame(from: &NodeSpec, to: &NodeSpec, bytes: usize) -> Vec<u8> {
     // A UDP checksum of 0 is none.
     f.resize(bytes, 0);
     f
+}
+
+/// A frame of UDP that stands for `SEGMENTS` of a full MTU, behind the virtio header that says so.
+pub fn large_frame(from: &NodeSpec, to: &NodeSpec) -> Vec<u8> {
+    let mut f = frame(from, to, HEADERS_BYTES + SEGMENTS * SEGMENT_BYTES);
+    let length = (f.len() - 34) as u16;
+    // The kernel leaves the sum of the pseudo header.
+    let sum: u32 = f[26..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
+    let sum = sum + 17 + u32::from(length);
+    f[40..42].copy_from_slice(&(((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    // Checksum to come, UDP; length of headers, payload of a segment, where the checksum starts and goes.
+    let mut large = vec![1, 5];
+    [HEADERS_BYTES as u16, SEGMENT_BYTES as u16, 34, 6].iter().for_each(|w| large.extend(w.to_ne_bytes()));
+    large.extend(f);
+    large
 }
 
 /// A packet socket on the NIC of the namespace in which it was made.
@@ -76,6 +96,16 @@ impl Injector {
             check(libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, PACKET_QDISC_BYPASS, option, length))?;
         }
         Ok(Injector { socket, frame })
+    }
+
+    /// From now on its frame begins with a virtio header.
+    pub fn with_header(self) -> io::Result<Injector> {
+        let on: libc::c_int = 1;
+        let (option, length) = ((&raw const on).cast(), size_of_val(&on) as u32);
+        // SAFETY: a live value of that length.
+        let set =
+            unsafe { libc::setsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, PACKET_VNET_HDR, option, length) };
+        check(set).map(|_| self)
     }
 
     /// From now on it sends this frame.
@@ -140,7 +170,7 @@ pub fn raise_descriptors() -> io::Result<()> {
 
 /// Moves frames from one TAP to another until `stop`: what any emulator has to do at least.
 pub fn forward(from: &OwnedFd, to: &OwnedFd, stop: &std::sync::atomic::AtomicBool) {
-    let mut buffer = [0u8; 2048];
+    let mut buffer = vec![0u8; 70_000];
     let mut poll = libc::pollfd { fd: from.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         // SAFETY: one live pollfd.
@@ -168,10 +198,19 @@ impl Counters {
 
     /// Frames that the node got.
     pub fn received(&self) -> u64 {
+        self.column(1)
+    }
+
+    /// Their bytes.
+    pub fn received_bytes(&self) -> u64 {
+        self.column(0)
+    }
+
+    fn column(&self, at: usize) -> u64 {
         let mut text = [0; 4096];
         let bytes = self.0.read_at(&mut text, 0).expect("a file of the kernel's");
         let text = String::from_utf8_lossy(&text[..bytes]);
         let line = text.lines().find_map(|l| l.trim_start().strip_prefix(NODE_DEVICE)?.strip_prefix(':'));
-        line.and_then(|l| l.split_whitespace().nth(1)?.parse().ok()).expect("a line of the NIC")
+        line.and_then(|l| l.split_whitespace().nth(at)?.parse().ok()).expect("a line of the NIC")
     }
 }

@@ -2,18 +2,18 @@
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
-    Emulator, EmulatorConfig, HostNetError, SharedFrame, create_netns, in_netns, monotonic_now, prepare_node,
+    Emulator, EmulatorConfig, HostNetError, NicKind, SharedFrame, create_netns, in_netns, monotonic_now, prepare_node,
 };
 use diecast_host_sys::time::{allowed_cpus, only_when_idle, pin_to};
 
-use super::inject::{Counters, Injector, PORT, become_fifo, forward, frame};
+use super::inject::{Counters, Injector, PORT, become_fifo, forward, frame, large_frame};
 
 /// Priority of the emulator, and of the forwarder that it is compared with.
 const PRIORITY: u8 = 50;
@@ -65,7 +65,7 @@ fn awake() -> Vec<Task> {
             }
         })
     };
-    allowed_cpus().into_iter().map(on).collect()
+    cores().iter().copied().map(on).collect()
 }
 
 /// So many busy threads on the emulator's core.
@@ -80,9 +80,15 @@ pub fn hogs(count: usize) -> Vec<Task> {
     (0..count).map(hog).collect()
 }
 
+/// The cores that this process had when this was asked first: a thread that is pinned has one.
+pub fn cores() -> &'static [usize] {
+    static CORES: OnceLock<Vec<usize>> = OnceLock::new();
+    CORES.get_or_init(allowed_cpus)
+}
+
 /// The last core is the emulator's, the first the generator's.
 pub fn emulator_cpu() -> usize {
-    allowed_cpus().last().copied().unwrap_or(0)
+    cores().last().copied().unwrap_or(0)
 }
 
 /// A link between the first two nodes: an access pipe, the one in the middle, an access pipe.
@@ -102,7 +108,7 @@ impl Nodes {
         let (mut netns, mut taps) = (Vec::new(), Vec::new());
         for node in &spec.nodes {
             let ns = create_netns()?;
-            taps.push(prepare_node(ns.as_fd(), node, &spec.subnet, spec.mtu, tdf)?.tap);
+            taps.push(prepare_node(ns.as_fd(), node, &spec.subnet, NicKind::of(&spec), tdf)?.tap);
             netns.push(ns);
         }
         Ok(Nodes { spec, netns, tdf, taps, _awake: awake() })
@@ -141,6 +147,12 @@ impl Nodes {
     pub fn injector(&self, bytes: usize, past_qdisc: bool) -> Injector {
         let frame = frame(&self.spec.nodes[0], &self.spec.nodes[1], bytes);
         self.within(0, || Injector::new(frame, past_qdisc)).expect("root")
+    }
+
+    /// Frames of many segments from the first node to the second, whose NICs have offload.
+    pub fn large_injector(&self) -> Injector {
+        let frame = large_frame(&self.spec.nodes[0], &self.spec.nodes[1]);
+        self.within(0, || Injector::new(frame, true).and_then(Injector::with_header)).expect("root")
     }
 
     /// Counters of the second node's NIC.

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
-use diecast_host_sys::time::{allowed_cpus, pin_to};
+use diecast_host_sys::time::pin_to;
 
 use super::Size;
 use super::figure::{Figure, quantile, sorted};
 use super::inject::{Counters, HEADERS_BYTES, Injector, arrived_ns, become_fifo, frame, raise_descriptors};
-use super::link::{Nodes, hogs, three_pipes};
+use super::link::{Nodes, cores, hogs, three_pipes};
 
 /// Frames of a full MTU.
 const MTU_FRAME: usize = 1514;
@@ -36,7 +36,7 @@ fn tdf(text: &str) -> Tdf {
 }
 
 fn on_generator_core() {
-    pin_to(&[allowed_cpus()[0]]).expect("a core of this process");
+    pin_to(&[cores()[0]]).expect("a core of this process");
 }
 
 /// Frames a second that arrive while as many as possible are sent.
@@ -77,8 +77,55 @@ pub fn throughput(size: Size) -> Vec<Figure> {
     vec![
         Figure::median("plain TAP forwarder, MTU frames", "packets/s", &plain),
         Figure::median("emulator, 3 pipes, MTU frames", "packets/s", &ours),
+        Figure::median(
+            "the same",
+            "Gbit/s",
+            &ours.iter().map(|n| n * (MTU_FRAME * 8) as f64 / 1e9).collect::<Vec<_>>(),
+        ),
         Figure::median("emulator, 3 pipes, MTU frames, by second of its CPU time", "packets/s", &busy),
         Figure::median("emulator, 3 pipes, MTU frames, wake-ups a packet", "", &wakes),
+        share.bar(format!("at least {THROUGHPUT_BAR}"), passes),
+    ]
+}
+
+/// Gbit/s that arrive while as many large frames as possible are sent.
+fn blast_large(injector: &mut Injector, counters: &Counters, window_s: f64) -> f64 {
+    let until = |end: Instant, injector: &mut Injector| {
+        while Instant::now() < end {
+            injector.send(1);
+        }
+    };
+    until(Instant::now() + Duration::from_secs_f64(window_s / 4.0), injector);
+    let (start, before) = (Instant::now(), counters.received_bytes());
+    until(start + Duration::from_secs_f64(window_s), injector);
+    (counters.received_bytes() - before) as f64 * 8e-9 / start.elapsed().as_secs_f64()
+}
+
+/// The same with segmentation offload: the forwarder hands large frames on as they are, the emulator cuts them into
+/// frames of the MTU, which cross the pipes and reach the other NIC one by one.
+pub fn throughput_with_offload(size: Size) -> Vec<Figure> {
+    on_generator_core();
+    let pipe = link(100_000_000_000, 50_000);
+    let spec = NetSpec { offload: true, ..three_pipes(pipe, pipe) };
+    let nodes = Nodes::new(spec, Tdf::ONE).expect("root");
+    let (mut injector, counters, _sink) = (nodes.large_injector(), nodes.counters(), nodes.socket(1));
+    let (mut plain, mut ours, mut busy, mut shares) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..size.blocks {
+        let forwarder = nodes.forward();
+        plain.push(blast_large(&mut injector, &counters, size.window_s));
+        drop(forwarder);
+        let emulator = nodes.emulate().expect("root");
+        ours.push(blast_large(&mut injector, &counters, size.window_s));
+        let stats = emulator.stop().expect("it runs");
+        busy.push((stats.packets_written as usize * MTU_FRAME * 8) as f64 / stats.cpu.0 as f64);
+        shares.push(ours[ours.len() - 1] / plain[plain.len() - 1]);
+    }
+    let share = Figure::median("3 pipes, offload, one core: share of what a plain forwarder reaches", "", &shares);
+    let passes = share.value >= THROUGHPUT_BAR;
+    vec![
+        Figure::median("plain TAP forwarder, offload, frames of 64 KiB", "Gbit/s", &plain),
+        Figure::median("emulator, 3 pipes, offload, MTU frames on the wire", "Gbit/s", &ours),
+        Figure::median("emulator, 3 pipes, offload, by second of its CPU time", "Gbit/s", &busy),
         share.bar(format!("at least {THROUGHPUT_BAR}"), passes),
     ]
 }
@@ -190,7 +237,7 @@ pub fn delay(at_tdf: &str, busy: usize, size: Size) -> Vec<Figure> {
     to.set_read_timeout(Some(Duration::from_secs(10))).expect("a time");
     // The kernel stamps what comes after the first question, which nothing answers yet.
     let _ = arrived_ns(&to);
-    let emulator = nodes.emulate().expect("root");
+    let (began, emulator) = (Instant::now(), nodes.emulate().expect("root"));
     let _hogs = hogs(busy);
     let count = (size.window_s * 500.0) as usize;
     let bits = ((PAYLOAD + HEADERS_BYTES) * 8) as f64;
@@ -213,7 +260,9 @@ pub fn delay(at_tdf: &str, busy: usize, size: Size) -> Vec<Figure> {
         };
         (0..count).map(|_| read()).collect()
     });
-    let late = emulator.stop().expect("it runs").lateness();
+    let stats = emulator.stop().expect("it runs");
+    let late = stats.lateness();
+    let cpu = 100.0 * stats.cpu.0 as f64 / began.elapsed().as_nanos() as f64;
     let errors = sorted(&errors_us);
     let (p50, p99, max) = (quantile(&errors, 0.5), quantile(&errors, 0.99), errors[errors.len() - 1]);
     let beside = if busy > 0 { format!(", {busy} busy threads on its core") } else { String::new() };
@@ -223,6 +272,7 @@ pub fn delay(at_tdf: &str, busy: usize, size: Size) -> Vec<Figure> {
             .bar(format!("at most {DELAY_BAR_US} us"), p99 <= DELAY_BAR_US && errors[0] >= -1.0),
         Figure::new(format!("TDF {at_tdf}: emulator's lateness p99{beside}"), "us real", late.p99_ns as f64 / 1e3)
             .spread((late.p50_ns as f64 / 1e3, late.max_ns as f64 / 1e3), "median, largest"),
+        Figure::new(format!("TDF {at_tdf}: emulator's CPU for these 500 packets/s{beside}"), "% of a core", cpu),
     ]
 }
 

@@ -63,6 +63,7 @@ const HELPERS: [(&str, Helper); 5] = [
 pub(crate) fn read(r: &mut Reader, entry: &Entry, groups: &[Group], names: &mut Names) -> Topology {
     let topology = Topology {
         mtu_bytes: MTU_DEFAULT,
+        offload: false,
         routing: Routing::Delay,
         spread: false,
         switches: Vec::new(),
@@ -74,6 +75,7 @@ pub(crate) fn read(r: &mut Reader, entry: &Entry, groups: &[Group], names: &mut 
     let mut b = Builder { topology, spread_by_default: false, loops: Vec::new() };
     let Some(f) = r.open(&entry.value, &TOPOLOGY) else { return b.topology };
     b.topology.mtu_bytes = f.get("mtu").map_or(MTU_DEFAULT, |e| mtu(r, e));
+    b.topology.offload = r.flag(f.get("offload"));
     b.topology.routing = [Routing::Delay, Routing::Cost][r.choice(f.get("routing"), &["delay", "cost"])];
     for name in devices(r, &f, "switches") {
         b.switch(r, names, &name.0, name.1);

@@ -4,6 +4,8 @@ mod changes;
 mod common;
 mod disciplines;
 mod hostile;
+mod merge;
+mod offload;
 mod oracle;
 mod paths;
 mod pipes;

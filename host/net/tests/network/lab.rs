@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use diecast_core_net::{NetSpec, Recorded};
 use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
-    Emulator, EmulatorConfig, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
+    Emulator, EmulatorConfig, NicKind, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
 };
 
 static TURN: Mutex<()> = Mutex::new(());
@@ -90,7 +90,7 @@ impl Lab {
         let mut sysctls = Vec::new();
         for node in &spec.nodes {
             let ns = create_netns().unwrap();
-            let prepared = prepare_node(ns.as_fd(), node, &spec.subnet, spec.mtu, tdf).unwrap();
+            let prepared = prepare_node(ns.as_fd(), node, &spec.subnet, NicKind::of(&spec), tdf).unwrap();
             taps.push(prepared.tap);
             sysctls = prepared.sysctls;
             netns.push(ns);

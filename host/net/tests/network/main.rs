@@ -3,7 +3,9 @@
 //! All tests are in one program and take turns: they measure time and share two cores.
 
 mod accuracy;
+mod faults;
 mod lab;
 mod live;
+mod offload;
 mod priority;
 mod segment;
