@@ -3,7 +3,7 @@
 time, and do their logs hold an error that a native run lacks? Prints a table, writes JSON; exit 1 when a server fails
 in a frame, errs there only, or is off in rate by more than the bar, 3 when nothing ran.
 
-Usage: benches/servers.py [--server NAME]... [--seconds S] [--install] [--out DIR]     (make bench-servers; 8 minutes)
+Usage: benches/servers.py [--server NAME]... [--seconds S] [--install] [--out DIR]     (make bench-servers; 20 minutes)
 
 A server whose programs are missing is skipped, or installed first with --install (needs root).
 """
@@ -19,6 +19,9 @@ os.environ["PATH"] += os.pathsep + "/usr/sbin:/sbin:" + ":".join(
 # Rates of a frame, in virtual time, and native ones are of one kind when neither is so many times the other. The host
 # itself changes its speed by half, and one core carries client and server at a time.
 RATE_FACTOR = 2.0
+# Lines that are as they must be in a frame, and why.
+EXPLAINED = {"io_uring_queue_init() failed with ENOSYS": "io_uring is refused, see LIMITS.md",
+             "create_uring failed: falling back to libaio": "io_uring is refused, see LIMITS.md"}
 # What an operator looks for in a log.
 ERROR = re.compile(r"error|warn|fail|fatal|panic|crit|emerg|alert|timed? ?out|lost|overload|too slow|stall|backwards|drift", re.I)
 # Waits up to 30 s of the clock that the script sees.
@@ -28,7 +31,7 @@ READY = 'ready() { for _ in $(seq 300); do "$@" >/dev/null 2>&1 && return 0; sle
 
 NGINX = """daemon off; pid $D/pid; error_log $D/log/error.log notice; events {}
 http { access_log off; client_body_temp_path $D/t1; proxy_temp_path $D/t2; fastcgi_temp_path $D/t3; uwsgi_temp_path $D/t4;
-scgi_temp_path $D/t5; server { listen 127.0.0.1:$PORT; root $D; } }"""
+scgi_temp_path $D/t5; server { listen 127.0.0.1:$PORT; root $D; %s } }"""
 JAVA = """import com.sun.net.httpserver.*; import java.net.*; import java.util.concurrent.*;
 public class Main { public static void main(String[] a) throws Exception {
   HttpServer s = HttpServer.create(new InetSocketAddress("127.0.0.1", Integer.parseInt(a[0])), 128);
@@ -39,6 +42,36 @@ public class Main { public static void main(String[] a) throws Exception {
 NODE = """const h = require('http'); let n = 0;
 h.createServer((q, r) => { n++; setTimeout(() => r.end('hello\\n'), 1); }).listen(+process.argv[2], '127.0.0.1');
 setInterval(() => {}, 100); process.on('SIGTERM', () => { process.exit(0); });"""
+APACHE = """ServerRoot $D
+PidFile $D/pid
+Listen 127.0.0.1:$PORT
+ServerName localhost
+ErrorLog $D/log/error.log
+LogLevel info
+DocumentRoot $D
+LoadModule mpm_event_module /usr/lib/apache2/modules/mod_mpm_event.so
+User www-data
+Group www-data
+LoadModule authz_core_module /usr/lib/apache2/modules/mod_authz_core.so
+LoadModule reqtimeout_module /usr/lib/apache2/modules/mod_reqtimeout.so
+RequestReadTimeout header=2-4,MinRate=500 body=2"""
+PHP = """[global]
+error_log = $D/log/fpm.log
+log_level = notice
+daemonize = no
+[www]
+user = www-data
+group = www-data
+listen = $D/fpm.sock
+listen.mode = 0666
+pm = dynamic
+pm.max_children = 4
+pm.start_servers = 2
+pm.min_spare_servers = 1
+pm.max_spare_servers = 3
+request_terminate_timeout = 2s
+slowlog = $D/log/slow.log
+request_slowlog_timeout = 1s"""
 WRK = "wrk -t 1 -c 4 -d ${S}s --latency"
 
 
@@ -65,6 +98,32 @@ def pgbench(text):
     return float(re.search(r"tps = ([\d.]+) \(without", text)[1]), latency, None, failed[0] if failed else ""
 
 
+def mysqlslap(text):
+    seconds = float(re.search(r"Average number of seconds to run all queries: ([\d.]+)", text)[1])
+    return 1000 / seconds, None, None, ""
+
+
+def etcd(text):
+    elected = re.search(r"elections after start: (\d+)", text)[1]
+    *found, bad = ours(text)
+    return *found, bad or ("" if elected == "0" else f"{elected} elections while under load")
+
+
+# Three nodes, ended together: each would complain of the others when it stops in good order.
+ETCD = """peers=; for i in 1 2 3; do peers=$peers,m$i=http://127.0.0.1:$((PORT + 10 * i + 1)); done
+for i in 1 2 3; do
+  c=http://127.0.0.1:$((PORT + 10 * i)) p=http://127.0.0.1:$((PORT + 10 * i + 1))
+  etcd --name m$i --data-dir $D/m$i --listen-client-urls $c --advertise-client-urls $c --listen-peer-urls $p \\
+    --initial-advertise-peer-urls $p --initial-cluster ${peers#,} --initial-cluster-state new --logger zap \\
+    --log-outputs $D/log/m$i.log & pids="$pids $!"
+done
+ready tcp $((PORT + 10)); for i in 1 2 3; do ready grep -q 'serving client' $D/log/m$i.log; done
+elected() { cat $D/log/m?.log | grep -cE 'became (leader|candidate)|elected leader|lost leader'; }
+before=$(elected)
+%s etcd $((PORT + 10)) $S > $D/answer; rc=$?
+echo elections after start: $(($(elected) - before)); cat $D/answer
+kill -KILL $pids; exit $rc""" % LOAD
+
 # Name, packages, programs, TDF, script, how its output is read. $D is a folder with log/ in it, $PORT a free port, $S
 # how long the load lasts; standard output is the load's.
 SERVERS = [
@@ -82,10 +141,28 @@ SERVERS = [
      "$as postgres -D $D/data -k $D -p $PORT -c log_checkpoints=on -c log_lock_waits=on -c statement_timeout=5s > $D/log/out 2>&1 & pid=$!\n"
      "ready grep -q 'ready to accept connections' $D/log/out; pgbench -h $D -p $PORT -U postgres -i -q postgres > /dev/null 2>&1\n"
      "pgbench -h $D -p $PORT -U postgres -c 2 -T $S postgres; kill -INT $pid; wait $pid", pgbench),
+    ("mariadb", "mariadb-server mariadb-client", "mariadbd mariadb-install-db mysqlslap", 10,
+     "chown -R mysql $D; mariadb-install-db --no-defaults --user=mysql --datadir=$D/data --auth-root-authentication-method=normal > /dev/null 2>&1\n"
+     "mariadbd --no-defaults --user=mysql --datadir=$D/data --socket=$D/s --port=$PORT --log-error=$D/log/error.log --log-warnings=4 & pid=$!\n"
+     "ready mysqladmin --no-defaults -S $D/s -u root ping\n"
+     "mysqlslap --no-defaults -S $D/s -u root --auto-generate-sql --auto-generate-sql-load-type=mixed --concurrency=4 --number-of-queries=1000\n"
+     "finish $pid", mysqlslap),
+    ("apache", "apache2-bin wrk", "apache2 wrk", 10,
+     "apache2 -f $D/apache.conf -DFOREGROUND & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/index.html; finish $pid" % WRK, wrk),
     ("node", "nodejs wrk", "node wrk", 10,
      "node $D/main.js $PORT > $D/log/out 2>&1 & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/; finish $pid" % WRK, wrk),
+    ("php-fpm", "php-fpm nginx-core wrk", "php-fpm nginx wrk", 10,
+     "chmod 755 $D; php-fpm -y $D/fpm.conf & fpm=$!; ready test -S $D/fpm.sock\n"
+     "nginx -c $D/nginx-php.conf -p $D & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/x.php; finish $pid $fpm" % WRK, wrk),
     ("jvm", "default-jdk-headless wrk", "java wrk", 10,
      "java $D/Main.java $PORT > $D/log/out 2>&1 & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/; kill -TERM $pid; wait $pid; exit 0" % WRK, wrk),
+    ("etcd", "etcd-server", "etcd", 20, ETCD, etcd),
+    ("rabbitmq", "rabbitmq-server", "rabbitmq-server", 10,
+     "export HOME=$D RABBITMQ_NODENAME=load@localhost RABBITMQ_NODE_PORT=$((PORT + 1)) RABBITMQ_DIST_PORT=$((PORT + 2)) \\\n"
+     "  RABBITMQ_MNESIA_BASE=$D/m RABBITMQ_LOG_BASE=$D/log RABBITMQ_PID_FILE=$D/pid RABBITMQ_CONF_ENV_FILE=/dev/null \\\n"
+     "  RABBITMQ_ENABLED_PLUGINS_FILE=$D/plugins RABBITMQ_CONFIG_FILE=$D/rabbit.conf ERL_EPMD_PORT=$((PORT + 3))\n"
+     "/usr/lib/rabbitmq/bin/rabbitmq-server > $D/log/out 2>&1 & pid=$!; ready tcp $PORT\n"
+     f"{LOAD} stomp $PORT $S; rc=$?; kill -TERM $(cat $D/pid); wait $pid; epmd -port $((PORT + 3)) -kill > /dev/null; exit $rc", ours),
 ]
 
 
@@ -94,7 +171,13 @@ def say(text):
 
 
 def missing(programs):
-    return [p for p in programs.split() if not shutil.which(p)]
+    found = lambda p: shutil.which(p) or (p == "php-fpm" and php_fpm())
+    return [p for p in programs.split() if not found(p)]
+
+
+def php_fpm():
+    names = [n for n in os.listdir("/usr/sbin") if re.fullmatch(r"php-fpm[\d.]+", n)]
+    return f"/usr/sbin/{names[0]}" if names else None
 
 
 def install(packages):
@@ -109,7 +192,10 @@ def prepared(folder, port):
     os.makedirs(f"{folder}/log")
     os.chmod(folder, 0o755)
     os.chmod(f"{folder}/log", 0o777)
-    files = {"nginx.conf": NGINX, "Main.java": JAVA, "main.js": NODE, "index.html": "hello\n" * 100}
+    php = "location ~ \\.php$ { fastcgi_pass unix:$D/fpm.sock; include /etc/nginx/fastcgi_params; fastcgi_param SCRIPT_FILENAME $D/x.php; }"
+    files = {"nginx.conf": NGINX % "", "nginx-php.conf": NGINX % php, "apache.conf": APACHE, "fpm.conf": PHP, "Main.java": JAVA,
+             "main.js": NODE, "index.html": "hello\n" * 100, "x.php": "<?php usleep(500); echo microtime(true), \"\\n\";",
+             "plugins": "[rabbitmq_stomp].", "rabbit.conf": "stomp.listeners.tcp.1 = 127.0.0.1:$PORT\n"}
     for name, text in files.items():
         with open(f"{folder}/{name}", "w") as out:
             out.write(text.replace("$D", folder).replace("$PORT", str(port)))
@@ -120,7 +206,9 @@ def once(name, script, read, tdf, seconds, keep):
     port = 20000 + os.getpid() % 1000 * 40
     with tempfile.TemporaryDirectory(prefix=f"diecast-{name}-", dir="/var/tmp") as folder:
         prepared(folder, port)
-        env = {**os.environ, "D": folder, "PORT": str(port), "S": str(seconds)}
+        if fpm := php_fpm():
+            os.symlink(fpm, f"{folder}/php-fpm")
+        env = {**os.environ, "D": folder, "PORT": str(port), "S": str(seconds), "PATH": os.environ["PATH"] + ":" + folder}
         command = ["bash", "-c", READY + script]
         # One core either way: natively by pinning, in a frame by what a virtual machine of one core has.
         command = ([DIECAST, "frame", "--tdf", str(tdf), "--cores", "1", "--", *command] if tdf else ["taskset", "-c", "0", *command])
@@ -160,7 +248,7 @@ def judge(native, framed):
     """Lines that only the frame's log has, and why the server is not fine in a frame."""
     known = {shape(line) for line in native["log"]}
     new = {shape(line): line for line in framed["log"] if shape(line) not in known}
-    errors = [line for line in new.values() if ERROR.search(line)]
+    errors = [line for line in new.values() if ERROR.search(line) and not any(known in line for known in EXPLAINED)]
     why = [framed["bad"]] if framed["bad"] else []
     if "rate" in framed and "rate" in native and not 1 / RATE_FACTOR <= framed["rate"] / native["rate"] <= RATE_FACTOR:
         why.append(f"the rate is {framed['rate'] / native['rate']:.2f} of the native one")

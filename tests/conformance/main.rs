@@ -3,6 +3,7 @@
 mod alternatives;
 mod basics;
 mod cost;
+mod fuzz;
 mod hazards;
 mod languages;
 mod processes;

@@ -1,8 +1,11 @@
 // SIGSYS and SIGTRAP that the program blocks: they wait, show as pending, are inherited, and come when unblocked.
 //
-// Covers: rt_sigprocmask rt_sigpending rt_sigtimedwait
+// Covers: rt_sigprocmask rt_sigpending rt_sigtimedwait signalfd signalfd4
 #include "guest.h"
+#include <poll.h>
 #include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
 
 extern char **environ;
 static const int SIGS[] = {SIGSYS, SIGTRAP};
@@ -55,6 +58,43 @@ static void waits_until_unblocked(void) {
     }
 }
 
+// A read that blocks: how it ends where a child sends the signal first and a byte later.
+static void interrupted(const char *what, int sig) {
+    int ends[2];
+    if (pipe(ends)) _exit(97);
+    pid_t pid = fork();
+    if (pid == 0) {
+        nanosleep(&(ts_t){0, 20 * MS}, NULL);
+        kill(getppid(), sig);
+        nanosleep(&(ts_t){0, 20 * MS}, NULL);
+        _exit(write(ends[1], "x", 1) != 1);
+    }
+    char c;
+    long n = read(ends[0], &c, 1);
+    same(what, "%d read %ld %d hits %d", sig, n, n < 0 ? errno : 0, hits);
+    waitpid(pid, NULL, 0);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+static void calls_that_wait(void) {
+    for (int i = 0; i < 2; i++) {
+        int sig = SIGS[i];
+        struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+        sigaction(sig, &a, NULL);
+        interrupted("ends", sig);
+        a.sa_flags |= SA_RESTART;
+        sigaction(sig, &a, NULL);
+        interrupted("restarts", sig);
+        signal(sig, SIG_IGN);
+        interrupted("ignored", sig);
+        sigaction(sig, &a, NULL);
+        sigset_t one = of(sig);
+        sigprocmask(SIG_BLOCK, &one, NULL);
+        interrupted("held", sig);
+    }
+}
+
 static void waited_for(void) {
     for (int i = 0; i < 2; i++) {
         int sig = SIGS[i];
@@ -75,6 +115,85 @@ static void waited_for(void) {
         SAME("sigwaitinfo", R4(SYS_rt_sigtimedwait, &one, &got, NULL, 8));
         waitpid(pid, NULL, 0);
     }
+}
+
+static int readable(int fd, int ms) {
+    return poll(&(struct pollfd){.fd = fd, .events = POLLIN}, 1, ms);
+}
+
+static void reads(const char *what, int fd) {
+    struct signalfd_siginfo got[2] = {0};
+    long n = read(fd, got, sizeof got);
+    same(what, "%ld %ld signo %u code %d own %d uid %d int %d ptr %lld", n, n < 0 ? (long)errno : 0, got[0].ssi_signo,
+         got[0].ssi_code, got[0].ssi_pid == (unsigned)getpid(), got[0].ssi_uid == getuid(), got[0].ssi_int, (long long)got[0].ssi_ptr);
+}
+
+static void read_from_signalfd(void) {
+    sigset_t both = of(SIGSYS);
+    sigaddset(&both, SIGTRAP);
+    sigprocmask(SIG_BLOCK, &both, NULL);
+    // What came before it is there, and what is read or taken otherwise is gone.
+    kill(getpid(), SIGTRAP);
+    int fd = signalfd(-1, &both, SFD_NONBLOCK | SFD_CLOEXEC), flags = fcntl(fd, F_GETFL);
+    same("signalfd", "%d %d %d", fd >= 0, !!(flags & O_NONBLOCK), fcntl(fd, F_GETFD));
+    same("early", "%d", readable(fd, 0));
+    reads("early", fd);
+    reads("empty", fd);
+    same("gone", "%d %d", pends(SIGTRAP), readable(fd, 0));
+    sigqueue(getpid(), SIGSYS, (union sigval){.sival_int = 77});
+    kill(getpid(), SIGSYS);
+    same("both", "%d %d", pends(SIGSYS), readable(fd, 0));
+    reads("queued", fd);
+    reads("once", fd);
+    kill(getpid(), SIGSYS);
+    siginfo_t info;
+    same("elsewhere", "%d %d", sigwaitinfo(&both, &info), readable(fd, 0));
+    // Epoll wakes up, and so does a read that blocks, in another thread's stead a child sends.
+    int e = epoll_create1(0);
+    epoll_ctl(e, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            nanosleep(&(ts_t){0, 20 * MS}, NULL);
+            kill(getppid(), SIGS[i]);
+            _exit(0);
+        }
+        waitid(P_PID, pid, &info, WEXITED | WNOWAIT);
+        struct epoll_event event = {0};
+        int events = epoll_wait(e, &event, 1, -1);
+        same("epoll", "%d %d", events, (int)event.events);
+        struct signalfd_siginfo got = {0};
+        long n = read(fd, &got, sizeof got);
+        same("child", "%ld %u %d", n, got.ssi_signo, got.ssi_pid == (unsigned)pid);
+        waitpid(pid, NULL, 0);
+    }
+    fcntl(fd, F_SETFL, 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        nanosleep(&(ts_t){0, 20 * MS}, NULL);
+        kill(getppid(), SIGSYS);
+        _exit(0);
+    }
+    struct signalfd_siginfo got = {0};
+    long n = read(fd, &got, sizeof got);
+    same("blocks", "%ld %d %u", n, n < 0 ? errno : 0, got.ssi_signo);
+    waitpid(pid, NULL, 0);
+    // Another set, and a descriptor that is closed and used again.
+    sigset_t one = of(SIGTRAP);
+    same("changed", "%d", signalfd(fd, &one, 0) == fd);
+    kill(getpid(), SIGSYS);
+    same("other", "%d %d", readable(fd, 0), pends(SIGSYS));
+    close(fd);
+    int again = open("/dev/null", O_RDWR);
+    kill(getpid(), SIGTRAP);
+    same("closed", "%d %d %d", again == fd, pends(SIGSYS), pends(SIGTRAP));
+    sigset_t none = {0};
+    SAME("nothing", R4(SYS_signalfd4, -1, &none, 8, 0) >= 0);
+    SAME("flags", R4(SYS_signalfd4, -1, &both, 8, 1));
+    SAME("size", R4(SYS_signalfd4, -1, &both, 4, 0));
+    SAME("pointer", R4(SYS_signalfd4, -1, 8, 8, 0));
+    SAME("no.signalfd", R4(SYS_signalfd4, again, &both, 8, 0));
+    SAME("old", R3(SYS_signalfd, -1, &both, 8) >= 0);
 }
 
 // Blocked does not mean safe: a breakpoint kills.
@@ -122,7 +241,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*f)(void);
-    } parts[] = {{"waits_until_unblocked", waits_until_unblocked}, {"waited_for", waited_for}, {"breakpoint", breakpoint}, {"inherits", inherits}};
+    } parts[] = {{"waits_until_unblocked", waits_until_unblocked}, {"calls_that_wait", calls_that_wait}, {"waited_for", waited_for}, {"read_from_signalfd", read_from_signalfd}, {"breakpoint", breakpoint}, {"inherits", inherits}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
     return 0;
 }

@@ -9,13 +9,36 @@ use serde_json::Value;
 
 use crate::bench::{Bench, CATALOG, LabRun, bench, run, text};
 
-/// Prints now and then how far REALTIME is ahead of MONOTONIC; the client sets its own clock once.
-const WATCH: &str = "import sys, time\n\
-for i in range(60):\n\
-\x20   print('ahead', time.clock_gettime_ns(0) - time.clock_gettime_ns(1), flush=True)\n\
-\x20   if sys.argv[1] == 'client' and i == 10:\n\
-\x20       time.clock_settime(time.CLOCK_REALTIME, time.time() + 3600)\n\
-\x20   time.sleep(0.1)\n";
+/// Prints now and then how far REALTIME is ahead of MONOTONIC, and what files of /proc say beside clocks; the client sets
+/// its own clock once.
+const WATCH: &str = r#"import os, sys, time
+boot = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+def fields(pid):
+    return open(f'/proc/{pid}/stat').read().rsplit(')', 1)[1].split()
+def look():
+    before, up, after = boot(), float(open('/proc/uptime').read().split()[0]), boot()
+    stat = [l.split() for l in open('/proc/stat').read().splitlines()]
+    btime = [int(l[1]) for l in stat if l[0] == 'btime'][0] - (time.time() - boot())
+    whole = sum(map(int, stat[0][1:9])) / 100
+    cores = sum(l[0].startswith('cpu') for l in stat) - 1
+    own = fields('self')
+    used, clock = (int(own[11]) + int(own[12])) / 100, time.process_time()
+    then, pid = boot(), os.fork()
+    if pid == 0:
+        time.sleep(0.05)
+        os._exit(0)
+    now, began = boot(), int(fields(pid)[19]) / 100
+    os.waitpid(pid, 0)
+    load = open('/proc/loadavg').read().split()
+    print('proc', before, up, after, btime, whole, cores, used, clock, then, began, now, load[2], flush=True)
+for i in range(60):
+    print('ahead', time.clock_gettime_ns(0) - time.clock_gettime_ns(1), flush=True)
+    if sys.argv[1] == 'client' and i == 10:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() + 3600)
+    if i % 5 == 0:
+        look()
+    time.sleep(0.1)
+"#;
 
 fn with_clocks(b: &Bench) {
     let program =
@@ -27,17 +50,48 @@ fn with_clocks(b: &Bench) {
     std::fs::write(b.folder.join("watch.py"), WATCH).unwrap();
 }
 
-/// What the programs of a node saw, in seconds beyond `base_ns`.
-fn ahead(out: &Path, node: &str, base_ns: i64) -> Vec<f64> {
+/// The lines of a node's programs that begin with a word, without it.
+fn lines(out: &Path, node: &str, first: &str) -> Vec<String> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(out.join("logs")).unwrap().flatten() {
         if entry.file_name().to_string_lossy().starts_with(node) {
             let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            let numbers = text.lines().filter_map(|l| l.strip_prefix("ahead ")?.parse::<i64>().ok());
-            all.extend(numbers.map(|ns| (ns - base_ns) as f64 / 1e9));
+            all.extend(text.lines().filter_map(|l| Some(l.strip_prefix(first)?.to_owned())));
         }
     }
     all
+}
+
+/// What the programs of a node saw, in seconds beyond `base_ns`.
+fn ahead(out: &Path, node: &str, base_ns: i64) -> Vec<f64> {
+    let numbers = lines(out, node, "ahead ");
+    numbers.iter().filter_map(|n| Some((n.parse::<i64>().ok()? - base_ns) as f64 / 1e9)).collect()
+}
+
+/// The kernel's tick is 10 ms of the host.
+const TICK: f64 = 0.01;
+
+/// /proc/uptime, stat, PID/stat and loadavg of a node are those of its own clocks, whatever was done to them.
+fn check_proc(out: &Path, node: &str) {
+    let looks: Vec<Vec<f64>> = lines(out, node, "proc ")
+        .iter()
+        .map(|line| line.split(' ').map(|word| word.parse().unwrap()).collect())
+        .collect();
+    assert!(looks.len() > 4, "{node}: {looks:?}");
+    for look in &looks {
+        let [before, up, after, btime, _, cores, used, clock, then, began, now, load] = look[..] else {
+            panic!("{look:?}")
+        };
+        assert!((before - TICK..=after).contains(&up), "{node}, uptime: {look:?}");
+        assert!((-1.01..=0.01).contains(&btime), "{node}, btime: {look:?}");
+        assert!((clock - 5.0 * TICK..=clock + 3.0 * TICK).contains(&used), "{node}, CPU time: {look:?}");
+        assert!((then - 3.0 * TICK..=now + TICK).contains(&began), "{node}, start of a process: {look:?}");
+        assert!((0.0..0.3).contains(&load), "{node}, load of 15 minutes, seconds after the lab's start: {look:?}");
+        assert_eq!(cores, 1.0, "{node}: {look:?}");
+    }
+    let (first, last) = (&looks[0], &looks[looks.len() - 1]);
+    let (passed, counted) = (last[0] - first[0], last[4] - first[4]);
+    assert!((passed / 3.0..passed * 2.0).contains(&counted), "{node}, of {passed} s of a core {counted} are in stat");
 }
 
 fn clocks(b: &Bench, words: &[&str]) -> BTreeMap<String, Value> {
@@ -115,6 +169,7 @@ fn own_clocks(b: &Bench) {
             seen.drain(..at);
         }
         assert!(seen.is_empty(), "{node}: {seen:?}");
+        check_proc(&out, node);
     }
     assert!((real_ahead_ns() - base).abs() < 50_000_000, "the host's clock moved");
 }

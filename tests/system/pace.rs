@@ -97,26 +97,30 @@ fn check_rtt(out: &Path, pauses_v_ns: &[f64], answers: usize) {
 fn a_lab_is_paused_and_goes_on() {
     let Some(b) = bench("pace") else { return };
     with_programs(&b, "5s");
-    let lab = LabRun::start(&b, &["pace.yaml", "--tdf", "2"]);
+    diecast_quiet::look(|| pauses(&b));
+}
+
+fn pauses(b: &Bench) {
+    let lab = LabRun::start(b, &["pace.yaml", "--tdf", "2"]);
     lab.until("warm_up");
     let id = lab.lab();
     std::thread::sleep(Duration::from_millis(2000));
     let mut pauses = Vec::new();
     for _ in 0..3 {
-        let paused = pace(&b, &["pause", &id]);
+        let paused = pace(b, &["pause", &id]);
         assert_eq!((&paused["paused"], &paused["tdf"]), (&true.into(), &"2".into()));
-        assert!(is_paused(&b, &id));
+        assert!(is_paused(b, &id));
         std::thread::sleep(Duration::from_millis(1200));
-        let o = run(&b, &["pause", &id]);
+        let o = run(b, &["pause", &id]);
         assert_eq!(o.status.code(), Some(2), "{}", text(&o.stderr));
         assert!(text(&o.stderr).contains("the lab is paused already"), "{}", text(&o.stderr));
-        let resumed = pace(&b, &["resume", &id]);
+        let resumed = pace(b, &["resume", &id]);
         assert_eq!(paused["v_ns"], resumed["v_ns"], "virtual time passed");
-        assert!(!is_paused(&b, &id));
+        assert!(!is_paused(b, &id));
         pauses.extend(paused["v_ns"].as_f64());
         std::thread::sleep(Duration::from_millis(1300));
     }
-    let o = run(&b, &["resume", &id]);
+    let o = run(b, &["resume", &id]);
     assert_eq!(o.status.code(), Some(2), "{}", text(&o.stderr));
     assert!(text(&o.stderr).contains("the lab is running already"), "{}", text(&o.stderr));
     let ended = lab.end();
@@ -149,7 +153,11 @@ fn check_sockets(out: &Path) {
 fn a_lab_is_retimed() {
     let Some(b) = bench("retime") else { return };
     with_programs(&b, "4s");
-    let lab = LabRun::start(&b, &["pace.yaml", "--tdf", "2"]);
+    diecast_quiet::look(|| retimes(&b));
+}
+
+fn retimes(b: &Bench) {
+    let lab = LabRun::start(b, &["pace.yaml", "--tdf", "2"]);
     lab.until("warm_up");
     let id = lab.lab();
     let quota_us = || lab.cgroup("client").quota().unwrap().unwrap().quota_us;
@@ -159,7 +167,7 @@ fn a_lab_is_retimed() {
         ("0.45", 3, "of a core for"),
         ("0", 2, "TDF"),
     ] {
-        let o = run(&b, &["retime", &id, "--tdf", tdf]);
+        let o = run(b, &["retime", &id, "--tdf", tdf]);
         assert_eq!(o.status.code(), Some(status), "{}", text(&o.stderr));
         assert!(text(&o.stderr).contains(words), "{}", text(&o.stderr));
     }
@@ -170,22 +178,22 @@ fn a_lab_is_retimed() {
     }
     let mut changes = Vec::new();
     let mut retime = |tdf: &str, quota: u64| {
-        let pace = pace(&b, &["retime", &id, "--tdf", tdf]);
+        let pace = pace(b, &["retime", &id, "--tdf", tdf]);
         assert_eq!((&pace["paused"], &pace["tdf"]), (&false.into(), &tdf.into()));
         assert_eq!(quota_us(), quota, "at TDF {tdf}");
         changes.extend(pace["v_ns"].as_f64());
-        assert!(text(&run(&b, &["ps"]).stdout).contains(&format!("runs at TDF {tdf}")));
+        assert!(text(&run(b, &["ps"]).stdout).contains(&format!("runs at TDF {tdf}")));
         std::thread::sleep(Duration::from_millis(1000));
     };
     retime("4", 20_000);
     retime("1", 80_000);
     retime("3", 26_667);
     // While it stands still: from the end of the pause on.
-    pace(&b, &["pause", &id]);
-    let waiting = pace(&b, &["retime", &id, "--tdf", "3/2"]);
+    pace(b, &["pause", &id]);
+    let waiting = pace(b, &["retime", &id, "--tdf", "3/2"]);
     assert_eq!((&waiting["paused"], &waiting["tdf"]), (&true.into(), &"3/2".into()));
     assert_eq!(quota_us(), 26_667);
-    changes.extend(pace(&b, &["resume", &id])["v_ns"].as_f64());
+    changes.extend(pace(b, &["resume", &id])["v_ns"].as_f64());
     assert_eq!(quota_us(), 53_334);
     let ended = lab.end();
     assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");

@@ -175,6 +175,14 @@ impl ClockPage {
         }
     }
 
+    /// The node's MONOTONIC now, where its rates are the plain ones all the while: virtual time itself.
+    #[inline(always)]
+    pub fn now_if_plain(&self, v_now: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        let is_plain = || self.current.load(Ordering::Acquire) == 0;
+        let v = if is_plain() { v_now()? } else { return None };
+        is_plain().then_some(v)
+    }
+
     /// The rates that hold at a virtual instant.
     #[inline(never)]
     pub fn at(&self, v_ns: u64) -> NodeClock {
@@ -376,5 +384,18 @@ mod tests {
         page.current.store(1 | PROPOSED, Ordering::Relaxed);
         page.change(|| S, slower);
         assert_eq!(page.current.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn plain_rates_are_asked_for_before_and_after_the_clock() {
+        let page = ClockPage::default();
+        page.start(&Discipline::start());
+        assert_eq!(page.now_if_plain(|| Some(5)), Some(5));
+        assert_eq!(page.now_if_plain(|| None), None);
+        let changed = page.now_if_plain(|| {
+            page.change(|| S, slower);
+            Some(5)
+        });
+        assert_eq!((changed, page.now_if_plain(|| Some(5))), (None, None));
     }
 }

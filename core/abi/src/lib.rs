@@ -20,12 +20,13 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use own::{
-    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, STACK_WORDS, TIMERS_MAX,
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, STACK_WORDS,
+    TIMERS_MAX,
 };
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 14;
+pub const ABI_VERSION: u32 = 15;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -62,6 +63,7 @@ pub const GAP_BINS: usize = 24;
 
 /// One segment in shared memory. Written under the page's seqlock.
 #[repr(C)]
+#[derive(Default)]
 pub struct SegmentCell {
     pub r0_ns: AtomicU64,
     pub v0_ns: AtomicU64,
@@ -84,6 +86,20 @@ impl SegmentCell {
                 frac: self.inverse_frac.load(Ordering::Relaxed),
             },
         }
+    }
+
+    /// What [`Segment::v_of`] gives, where no sum or product can overflow: `d < 2^56` and `int < 2^7`, so `d * rate` is
+    /// below 2^63, and so is `v0`.
+    #[inline(always)]
+    fn v_of_at_once(&self, r: RealNs) -> Option<VirtNs> {
+        let d = r.0.wrapping_sub(self.r0_ns.load(Ordering::Relaxed));
+        let int = self.rate_int.load(Ordering::Relaxed);
+        if d >> 56 != 0 || int >> 7 != 0 {
+            return None;
+        }
+        let part = ((d as u128 * self.rate_frac.load(Ordering::Relaxed) as u128) >> 64) as u64;
+        let v0 = self.v0_ns.load(Ordering::Relaxed);
+        Some(VirtNs(v0.wrapping_add(d.wrapping_mul(int)).wrapping_add(part)))
     }
 
     /// Stores a segment; the caller holds the seqlock.
@@ -168,6 +184,8 @@ pub struct Counters {
     pub waited_ns: AtomicU64,
     /// CPU time that was not charged because the work was colder than on the original machine, real CPU ns.
     pub cold_ns: AtomicU64,
+    /// CPU time that was not charged because the host's cores were slow when it was used, real CPU ns.
+    pub slow_ns: AtomicU64,
     /// Charges begun and done, by hits and by the emulator for packets' senders. While they differ, charged time and
     /// threads' accounts disagree.
     pub charges_begun: AtomicU64,
@@ -220,6 +238,9 @@ pub struct NodePage {
     pub hit_cost_ns: AtomicU64,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
+    /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do
+    /// (see core/cpu, speed).
+    pub slow_discount: AtomicU32,
     /// Averages of how many threads the node ran or had waiting for a core or a disk, over 1, 5 and 15 virtual minutes, in
     /// 1/2048.
     pub loads: [AtomicU64; 3],
@@ -365,6 +386,18 @@ impl NodePage {
         segment.v_of(r)
     }
 
+    /// [`Self::v_now`] where one look is enough and the arithmetic that of every day. The map is read after the clock, so
+    /// that little must be kept meanwhile.
+    #[inline(always)]
+    pub fn v_now_at_once(&self, real_now: impl FnOnce() -> RealNs) -> Option<VirtNs> {
+        let before = self.seq.load(Ordering::Acquire);
+        let r = real_now();
+        let last = (self.segment_count.load(Ordering::Relaxed) as usize).wrapping_sub(1);
+        let v = self.segments.get(last)?.v_of_at_once(r)?;
+        core::sync::atomic::fence(Ordering::Acquire);
+        (before & 1 == 0 && self.seq.load(Ordering::Relaxed) == before).then_some(v)
+    }
+
     /// Publishes all segments of a frame. Only the supervisor calls it. False when there are too many.
     pub fn publish(&self, segments: &[Segment]) -> bool {
         if segments.len() > SEGMENTS_MAX {
@@ -438,6 +471,8 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    use diecast_core_vtime::Tdf;
+
     use super::*;
 
     #[test]
@@ -448,5 +483,23 @@ mod tests {
         assert_eq!(late_bucket(1023), 9);
         assert_eq!(late_bucket(1024), 10);
         assert_eq!(late_bucket(u64::MAX), LATE_BUCKETS - 1);
+    }
+
+    #[test]
+    fn the_short_way_to_virtual_time_is_the_long_one_or_none() {
+        for (num, den) in [(1, 1), (10, 1), (1000, 1), (3, 2), (7, 3), (1, 100)] {
+            let segment = Segment::new(RealNs(5_000_000_000), VirtNs(77), Tdf::new(num, den).unwrap());
+            let cell = SegmentCell::default();
+            cell.store(&segment);
+            for d in
+                (0..56).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) | 0x1234_5678]).filter(|d| d >> 56 == 0)
+            {
+                let r = RealNs(segment.r0_ns + d);
+                assert_eq!(cell.v_of_at_once(r), Some(segment.v_of(r)), "TDF {num}/{den}, {d} ns");
+            }
+            for r in [segment.r0_ns - 1, 0, u64::MAX, segment.r0_ns + (1 << 56)] {
+                assert_eq!(cell.v_of_at_once(RealNs(r)), None, "{r}");
+            }
+        }
     }
 }

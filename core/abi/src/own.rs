@@ -17,6 +17,9 @@ pub const ALT_LEN: u64 = 0x1_0000;
 /// How many a process can have at one time; more small stacks go to the kernel as they are.
 pub const ALT_SLOTS: usize = 1024;
 
+/// Signalfds for SIGSYS and SIGTRAP that a process can have at one time.
+pub const SIGNALFDS: usize = 4;
+
 /// Words of [`OwnPage::stack`].
 pub const STACK_WORDS: usize = 384;
 
@@ -39,6 +42,11 @@ pub struct OwnPage {
     pub pending: AtomicU32,
     /// Their `siginfo_t`, SIGTRAP's first.
     pub pending_info: [[AtomicU64; 16]; 2],
+    /// Those of them that were written to a signalfd.
+    pub posted: AtomicU32,
+    /// Its signalfds for the two: descriptor plus 1 (0 = none) and, from bit 32, which signals; and their inodes.
+    pub signalfds: [AtomicU64; SIGNALFDS],
+    pub signalfd_inodes: [AtomicU64; SIGNALFDS],
     /// 1 once this image set ITIMER_REAL or a POSIX timer, or found the first set by the image before it; 2 once it set
     /// one beyond [`TIMERS_MAX`].
     pub timers: AtomicU32,

@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_syscalls::nr;
 
-use crate::filter::{ALLOW, EQUAL, IP_HIGH, IP_LOW, LOAD, RETURN, SET_MODE_FILTER, op};
+use crate::filter::{ALLOW, EQUAL, IP_HIGH, IP_LOW, LOAD, NUMBER, RETURN, RT_SIGRETURN, SET_MODE_FILTER, op};
 use crate::sys::{self, Ret, as_is};
 use crate::{entry, process, user};
 
@@ -43,9 +43,9 @@ pub fn prctl(a: [u64; 6]) -> Ret {
     const MACHINE_SLACK_NS: u64 = 50_000;
     let slack = &process().inherited.slack_v_ns;
     match a[0] as u32 as u64 {
-        // Zero and less is the default.
+        // Zero is the default.
         PR_SET_TIMERSLACK => {
-            slack.store(if (a[1] as i64) > 0 { a[1] } else { 0 }, Relaxed);
+            slack.store(a[1], Relaxed);
             0
         }
         PR_GET_TIMERSLACK => match slack.load(Relaxed) {
@@ -62,9 +62,21 @@ pub fn prctl(a: [u64; 6]) -> Ret {
 /// A seccomp filter of the program's own.
 #[inline(never)]
 pub fn install(number: u32, a: [u64; 6]) -> Ret {
-    // Before it is there: the filter may refuse the call that sets the bit. One too many does no harm.
-    store(load() | FILTERED);
-    process().inherited.filtered.store(1, Relaxed);
+    // Before it is there: the filter may refuse the call that sets the bit.
+    let before = load();
+    store(before | FILTERED);
+    process().inherited.filtered.fetch_add(1, Relaxed);
+    let r = install_copy(number, a);
+    // A thread's number, or a descriptor, are answers too: of a filter for all threads that was not installed, or was.
+    if r < 0 {
+        process().inherited.filtered.fetch_sub(1, Relaxed);
+        store(before);
+    }
+    r
+}
+
+#[inline(never)]
+fn install_copy(number: u32, a: [u64; 6]) -> Ret {
     let mode = if number == nr::PRCTL { (a[1] as u32).wrapping_sub(1) } else { a[0] as u32 };
     let copy = if mode == SET_MODE_FILTER { with_way_through(a[2]) } else { None };
     let Some(copy) = copy else { return as_is(number, a) };
@@ -86,7 +98,8 @@ struct Program {
     code: u64,
 }
 
-/// A copy of the program's filter that begins by letting the blob's own calls through. What the program itself does,
+/// A copy of the program's filter that begins by letting the blob's own calls through, and the return from its handlers: a
+/// program without handlers need not allow that. What the program itself does,
 /// re-issued by the blob or not, is judged as before. None where the kernel shall judge the arguments as they are.
 #[inline(never)]
 fn with_way_through(fprog: u64) -> Option<Program> {
@@ -95,11 +108,16 @@ fn with_way_through(fprog: u64) -> Option<Program> {
     let count = user::get::<u64>(fprog).ok()? & 0xffff;
     let code = user::get::<u64>(fprog.wrapping_add(8)).ok()?;
     let ip = entry::own_call_ip();
+    // Where its handlers return; in the blob as well, so that the upper halves are equal.
+    let back = entry::restorer() + entry::RESTORER_LEN;
     let way = [
         op(LOAD, 0, 0, IP_HIGH),
-        op(EQUAL, 0, 3, ip >> 32),
+        op(EQUAL, 0, 6, ip >> 32),
         op(LOAD, 0, 0, IP_LOW),
-        op(EQUAL, 0, 1, ip),
+        op(EQUAL, 3, 0, ip),
+        op(EQUAL, 0, 3, back),
+        op(LOAD, 0, 0, NUMBER),
+        op(EQUAL, 0, 1, RT_SIGRETURN),
         op(RETURN, 0, 0, ALLOW),
     ];
     let all = count + way.len() as u64;

@@ -47,16 +47,22 @@ fn timespec_signed(ns: i64) -> Timespec {
 /// One of the kernel's clocks, through its own vDSO.
 #[inline]
 pub fn kernel_ns(clock: i32) -> u64 {
-    let mut t = Timespec { sec: 0, nsec: 0 };
     let f = process().kernel_clock_gettime.load(Ordering::Relaxed);
     if f == 0 {
-        sys::own(CLOCK_GETTIME, [clock as u64, &raw mut t as u64, 0, 0, 0, 0]);
-    } else {
-        // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped; it writes a
-        // timespec.
-        let f: extern "C" fn(i32, *mut Timespec) -> i32 = unsafe { core::mem::transmute(f) };
-        f(clock, &mut t);
+        return kernel_ns_by_call(clock);
     }
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    // SAFETY: the supervisor found this function in the kernel's vDSO, which stays mapped; it writes a timespec.
+    let f: extern "C" fn(i32, *mut Timespec) -> i32 = unsafe { core::mem::transmute(f) };
+    f(clock, &mut t);
+    (t.sec as u64).wrapping_mul(NS_PER_S).wrapping_add(t.nsec as u64)
+}
+
+#[cold]
+#[inline(never)]
+fn kernel_ns_by_call(clock: i32) -> u64 {
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    sys::own(CLOCK_GETTIME, [clock as u64, &raw mut t as u64, 0, 0, 0, 0]);
     (t.sec as u64).wrapping_mul(NS_PER_S).wrapping_add(t.nsec as u64)
 }
 
@@ -102,6 +108,38 @@ fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec {
 /// A clock as the program sees it, or the kernel's error.
 #[inline(always)]
 pub fn read(clock: i32) -> Result<Timespec, Ret> {
+    match read_at_once(clock) {
+        Some(t) => Ok(t),
+        None => read_with_care(clock),
+    }
+}
+
+/// The usual clocks of a node that never set them, while the frame's map stays. It is what programs wait for.
+#[inline(always)]
+fn read_at_once(clock: i32) -> Option<Timespec> {
+    let n = node();
+    let source = match clock {
+        REALTIME | MONOTONIC | BOOTTIME => MONOTONIC,
+        REALTIME_COARSE | MONOTONIC_COARSE => MONOTONIC_COARSE,
+        _ => return None,
+    };
+    let v = n.clock.now_if_plain(|| Some(n.v_now_at_once(|| RealNs(kernel_ns(source)))?.0))?;
+    let shown = match clock {
+        REALTIME | REALTIME_COARSE => {
+            let shown = (v as i64).wrapping_add(n.clock.real_ahead_ns.load(Ordering::Relaxed));
+            if n.clock.leaps(shown) {
+                return None;
+            }
+            shown
+        }
+        BOOTTIME => (v as i64).wrapping_add(n.clock.boot_ahead_ns.load(Ordering::Relaxed)),
+        _ => v as i64,
+    };
+    (shown >= 0).then(|| timespec(shown as u64))
+}
+
+#[inline(never)]
+fn read_with_care(clock: i32) -> Result<Timespec, Ret> {
     let source = match clock {
         REALTIME | MONOTONIC | RAW | BOOTTIME | TAI => MONOTONIC,
         REALTIME_COARSE | MONOTONIC_COARSE => MONOTONIC_COARSE,
@@ -282,6 +320,20 @@ impl Wait {
 /// Generation of the frame's map: what is translated before it changes is void.
 pub fn generation() -> u64 {
     node().look(|| RealNs(0)).2
+}
+
+/// Makes a call again where the lab got another rate between a translation and the call: whoever changes the rate can't
+/// know on which side of the call this thread stood still. The call is told how often it was made before.
+pub fn by_one_rate(mut call: impl FnMut(u32) -> Ret) -> Ret {
+    let mut made = 0;
+    loop {
+        let before = generation();
+        let r = call(made);
+        if r < 0 || generation() == before {
+            return r;
+        }
+        made += 1;
+    }
 }
 
 /// A deadline to wait for, with the machine's slack.

@@ -394,6 +394,8 @@ address_of!(clone3_trampoline, "dc_clone3");
 address_of!(trampoline_up, "dc_trampoline_up");
 address_of!(clone3_trampoline_up, "dc_clone3_up");
 address_of!(restorer, "dc_restorer");
+/// Bytes of it, up to where the instruction pointer is while the kernel serves its rt_sigreturn.
+pub const RESTORER_LEN: u64 = 9;
 address_of!(onstack_entry, "dc_onstack");
 address_of!(
     /// From here to [`wait_end`] nothing is decided yet.

@@ -15,6 +15,9 @@ pub const ALLOW: u64 = 0x7fff_0000;
 /// With 16 bits for the handler.
 pub const TRAP: u64 = 0x0003_0000;
 
+/// The call by which handlers return.
+pub const RT_SIGRETURN: u64 = 15;
+
 /// The mode of prctl and the operation of seccomp.
 pub const SET_MODE_FILTER: u32 = 1;
 

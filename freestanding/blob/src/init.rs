@@ -66,7 +66,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     }
     // A meter's hit waits for the short SIGSYS handler: an alternate stack of 8 KiB has room for the frame of a
     // program's handler and one of ours, not for two.
-    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER, entry::restorer(), SIGTRAP_MASK];
+    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER | SA_RESTART, entry::restorer(), SIGTRAP_MASK];
     let r = sys::own(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;

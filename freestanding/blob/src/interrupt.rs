@@ -11,7 +11,7 @@ use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{self, UContext, reg};
-use crate::{clock, node, process, sys, user};
+use crate::{clock, node, process, signals, sys, user};
 
 const SA_RESTART: u64 = 0x1000_0000;
 /// The bytes of `syscall`.
@@ -40,7 +40,10 @@ fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
         let signal = left.trailing_zeros() as u64 + 1;
         left &= left - 1;
         let mut action = [0u64; 4];
-        sys::own(nr::RT_SIGACTION, [signal, 0, &raw mut action as u64, 8, 0, 0]);
+        match signals::view(signal) {
+            Some(of_the_program) => action = of_the_program,
+            None => _ = sys::own(nr::RT_SIGACTION, [signal, 0, &raw mut action as u64, 8, 0, 0]),
+        }
         // Ignored and default actions don't decide: the first handler does.
         if action[0] > 1 {
             return without == 0 || action[1] & without == 0;
@@ -98,6 +101,19 @@ pub fn give_back(u: &mut UContext) {
         return;
     }
     if is_interruptible(u.regs[reg::RAX], u.regs[reg::RSI]) && next_handler_interrupts(u.mask, SA_RESTART) {
+        u.regs[reg::RAX] = sys::EINTR as u64;
+        u.regs[reg::RIP] = at.wrapping_add(2);
+    }
+}
+
+/// Before a handler of the program's with these flags runs for SIGSYS or SIGTRAP: the kernel made up its mind whether
+/// the interrupted call is made again by the flags of ours, which are SA_RESTART for those that the program blocks or
+/// ignores.
+#[inline(never)]
+pub fn by_flags(u: &mut UContext, flags: u64) {
+    let at = u.regs[reg::RIP];
+    let is_restarted = u.regs[reg::RCX] == at.wrapping_add(2) && user::get::<u16>(at) == Ok(SYSCALL);
+    if flags & SA_RESTART == 0 && is_restarted && is_interruptible(u.regs[reg::RAX], u.regs[reg::RSI]) {
         u.regs[reg::RAX] = sys::EINTR as u64;
         u.regs[reg::RIP] = at.wrapping_add(2);
     }

@@ -30,6 +30,7 @@ mod meter;
 mod sched;
 mod serve;
 mod settime;
+mod signalfd;
 mod signals;
 mod sockets;
 mod stamps;

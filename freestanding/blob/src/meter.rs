@@ -153,14 +153,19 @@ fn hit(in_kernel: bool) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
     } else if last_cpu > cpu {
+        // What was charged too much, and what was taken off of it because cores were slow.
         let over = last_cpu - cpu;
-        k.charged_ns.fetch_sub(over, Relaxed);
-        slot.charged_ns.fetch_sub(over, Relaxed);
+        let charged = ledger::at_usual_speed(n.slow_discount.load(Relaxed), over);
+        k.charged_ns.fetch_sub(charged, Relaxed);
+        slot.charged_ns.fetch_sub(charged, Relaxed);
+        let slow = k.slow_ns.load(Relaxed).min(over - charged);
+        k.slow_ns.fetch_sub(slow, Relaxed);
         last_cpu = cpu;
     }
     let used = cpu - last_cpu;
-    let hidden = n.hit_cost_ns.load(Relaxed).min(used);
-    let work = used - hidden;
+    let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used);
+    let hidden = n.hit_cost_ns.load(Relaxed).min(usual);
+    let work = usual - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
     let segment = n.segment();
     let now_v = segment.v_of(now_r);
@@ -204,6 +209,7 @@ fn hit(in_kernel: bool) {
     let c = ledger::charge(n.entries(), now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
+    k.slow_ns.fetch_add(used - usual, Relaxed);
     if in_kernel {
         k.system_ns.fetch_add(work, Relaxed);
     }

@@ -13,6 +13,7 @@ use diecast_core_syscalls::nr;
 use crate::sys::{self, EFAULT, EINVAL, EPERM, Ret, as_is};
 use crate::{node, process, user};
 
+const ESRCH: Ret = -3;
 const ENOMEM: Ret = -12;
 const FIFO: u32 = 1;
 const RR: u32 = 2;
@@ -119,6 +120,13 @@ fn judge(pid: u64) -> Ret {
     }
 }
 
+/// What the kernel says to a call's arguments before it looks for the thread: ESRCH when nothing is wrong with them.
+fn of_nobody(number: u32, mut a: [u64; 6]) -> Ret {
+    const NOBODY: u64 = 0x7fff_ffff;
+    a[0] = NOBODY;
+    as_is(number, a)
+}
+
 fn all_cores() -> u64 {
     let count = node().entries().len().clamp(1, VCPUS_MAX);
     u64::MAX >> (VCPUS_MAX - count)
@@ -126,12 +134,15 @@ fn all_cores() -> u64 {
 
 #[inline(never)]
 pub fn sched_setaffinity(a: [u64; 6]) -> Ret {
-    let len = u64::from(a[1] as u32).min(8);
-    let asked = match user::get::<u64>(a[2]) {
-        _ if len == 0 => 0,
-        Ok(word) => word & u64::MAX >> (64 - 8 * len),
-        Err(e) => return e,
-    };
+    let unreadable = of_nobody(nr::SCHED_SETAFFINITY, a);
+    if unreadable != ESRCH {
+        return unreadable;
+    }
+    let mut asked = 0;
+    for at in (0..u64::from(a[1] as u32).min(8)).rev() {
+        // SAFETY: the kernel just read these bytes.
+        asked = asked << 8 | u64::from(unsafe { (a[2].wrapping_add(at) as *const u8).read() });
+    }
     let judged = judge(a[0]);
     if judged < 0 {
         return judged;
@@ -342,18 +353,25 @@ pub fn sched_getparam(a: [u64; 6]) -> Ret {
 }
 
 /// `struct sched_attr`: size and policy, flags, nice and priority, then times.
-const ATTR_LEN: u32 = 48;
+const ATTR_LEN: usize = 48;
 const ATTR_RESET: u64 = 1;
 const ATTR_KEEP_POLICY: u64 = 8;
 const ATTR_KEEP_PARAMS: u64 = 16;
 const ATTR_FLAGS: u64 = 0x7f;
 
+/// Whether Linux takes these for runtime, deadline and period.
+fn are_a_deadlines([runtime, deadline, period]: [u64; 3]) -> bool {
+    const RUNTIME_MIN: u64 = 1 << 10;
+    let period = if period == 0 { deadline } else { period };
+    (RUNTIME_MIN..=deadline).contains(&runtime) && (deadline..1 << 63).contains(&period)
+}
+
 #[inline(never)]
 pub fn sched_setattr(a: [u64; 6]) -> Ret {
     let kernels = || forget_real_time(a[0], as_is(nr::SCHED_SETATTR, a));
-    let Ok([first, flags, values]) = user::get::<[u64; 3]>(a[1]) else { return kernels() };
-    let (size, mut policy, mut priority) = (first as u32, (first >> 32) as u32, (values >> 32) as u32);
-    if a[2] as u32 != 0 || (a[0] as i32) < 0 || (size != 0 && size < ATTR_LEN) || flags & !ATTR_FLAGS != 0 {
+    let Ok([first, flags, values, times @ ..]) = user::get::<[u64; ATTR_LEN / 8]>(a[1]) else { return kernels() };
+    let (mut policy, mut priority) = ((first >> 32) as u32, (values >> 32) as u32);
+    if (a[0] as i32) < 0 || flags & !ATTR_FLAGS != 0 {
         return kernels();
     }
     let now = of(a[0]);
@@ -363,13 +381,18 @@ pub fn sched_setattr(a: [u64; 6]) -> Ret {
         }
         policy = u32::from(now.policy);
     }
+    if policy != DEADLINE && !is_real_time(policy) {
+        return kernels();
+    }
+    let wrong = of_nobody(nr::SCHED_SETATTR, a);
+    if wrong != ESRCH {
+        return wrong;
+    }
     if policy == DEADLINE {
         // A thread that is bound to some of the cores, as all of a node are, can't have it.
         let known = sys::own(nr::SCHED_GETSCHEDULER, a);
-        return if known < 0 { known } else { EPERM };
-    }
-    if !is_real_time(policy) {
-        return kernels();
+        let refused = if priority == 0 && are_a_deadlines(times) { EPERM } else { EINVAL };
+        return if known < 0 { known } else { refused };
     }
     if flags & ATTR_KEEP_PARAMS != 0 {
         priority = u32::from(now.priority);

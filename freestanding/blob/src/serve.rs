@@ -9,7 +9,8 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, node, report, sched, settime, signals, sockets, stamps, timers, usage, vdso, views, waits,
+    altstack, carried, clock, node, report, sched, settime, signalfd, signals, sockets, stamps, timers, usage, vdso,
+    views, waits,
 };
 
 /// Serves one trapped call and gives what goes into rax.
@@ -75,6 +76,7 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::RT_SIGACTION => signals::rt_sigaction(a),
         nr::RT_SIGPROCMASK => signals::rt_sigprocmask(a),
         nr::RT_SIGPENDING => signals::rt_sigpending(a),
+        nr::SIGNALFD | nr::SIGNALFD4 => signalfd::signalfd(r.nr as u32, a),
         nr::SIGALTSTACK => altstack::sigaltstack(r),
         nr::PERSONALITY => sched::personality(a),
         nr::SCHED_SETPARAM => sched::sched_setparam(a),

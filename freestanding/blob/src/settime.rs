@@ -80,7 +80,7 @@ pub fn clock_settime(a: [u64; 6]) -> Ret {
 pub fn settimeofday(a: [u64; 6]) -> Ret {
     let time = match (a[0] != 0).then(|| user::get::<Timeval>(a[0])) {
         Some(Err(e)) => return e,
-        Some(Ok(t)) if !(0..=1_000_000).contains(&t.usec) => return EINVAL,
+        Some(Ok(t)) if !(0..1_000_000).contains(&t.usec) => return EINVAL,
         Some(Ok(t)) => Some(Timespec { sec: t.sec, nsec: t.usec * 1000 }),
         None => None,
     };

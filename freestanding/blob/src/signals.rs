@@ -9,13 +9,17 @@ use crate::carried::{self, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSYS, IGNORE
 use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
 use crate::sys::{self, Ret, as_is};
 use crate::user;
-use crate::{altstack, interrupt, process, waits};
+use crate::{altstack, interrupt, process, signalfd, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
 pub const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
 pub const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
 pub const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
+/// SIGKILL and SIGSTOP.
+pub const NEVER_MASKED: u64 = 1 << 8 | 1 << 18;
+/// The flags of a disposition that Linux knows; it drops others, by which programs find out.
+const SA_KNOWN: u64 = 0xdc00_0807;
 
 /// A mask without the two signals that must stay deliverable.
 pub fn strip(mask: u64) -> u64 {
@@ -25,7 +29,7 @@ pub fn strip(mask: u64) -> u64 {
 const BLOCKS: u32 = BLOCKS_SIGTRAP | BLOCKS_SIGSYS;
 
 /// The two bits packed: bit 0 SIGTRAP, bit 1 SIGSYS.
-fn pack(mask: u64) -> u32 {
+pub fn pack(mask: u64) -> u32 {
     ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1)
 }
 
@@ -87,6 +91,7 @@ pub fn set_kernel_mask(mask: u64) -> u64 {
 fn pend(signo: i32, info: *const SigInfo) {
     let own = &process().own;
     let bit = pack(1 << (signo - 1));
+    let _in_signalfds_too = signalfd::Look::begin();
     // The first one stays, as with any standard signal.
     if own.pending.load(Ordering::Acquire) & bit == 0
         && let Some(store) = own.pending_info.get(bit as usize - 1)
@@ -102,6 +107,7 @@ fn pend(signo: i32, info: *const SigInfo) {
 /// Takes a pending signal of `bits`: its number, and its siginfo into `info`.
 fn take_pending(bits: u32, info: &mut [u64; 16]) -> Option<u64> {
     let own = &process().own;
+    let _in_signalfds_too = signalfd::Look::begin();
     for bit in [BLOCKS_SIGTRAP, BLOCKS_SIGSYS] {
         if bits & bit == 0 || own.pending.load(Ordering::Acquire) & bit == 0 {
             continue;
@@ -131,10 +137,17 @@ fn release(bits: u32) {
     }
 }
 
+/// Which of ours wait for this thread, as bits.
+#[inline(never)]
+pub fn pending() -> u32 {
+    let _in_signalfds_too = signalfd::Look::begin();
+    process().own.pending.load(Ordering::Relaxed) & carried::load()
+}
+
 #[inline(never)]
 pub fn rt_sigpending(a: [u64; 6]) -> Ret {
     let r = as_is(nr::RT_SIGPENDING, a);
-    let waiting = process().own.pending.load(Ordering::Relaxed) & carried::load();
+    let waiting = pending();
     if r == 0
         && waiting != 0
         && a[1] == 8
@@ -219,6 +232,13 @@ fn virtual_action(sig: u64) -> Option<&'static VirtualAction> {
     }
 }
 
+/// What comes of SIGSYS or SIGTRAP in this thread, as the program set it; of one that it blocks nothing does.
+#[inline(never)]
+pub fn view(sig: u64) -> Option<[u64; 4]> {
+    let action = load(virtual_action(sig)?);
+    Some(if carried::load() & pack(1 << (sig - 1)) != 0 { [0; 4] } else { action })
+}
+
 /// An ignored signal stays so in the next image, which may be that of a child.
 fn carry_ignored(signo: u64, handler: u64) {
     let bit = if signo == SIGTRAP { IGNORES_SIGTRAP } else { IGNORES_SIGSYS };
@@ -297,6 +317,9 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     if let Some(v) = virtual_action(a[0]) {
         let old = load(v);
         if a[1] != 0 {
+            // As the kernel keeps it.
+            new[1] &= SA_KNOWN;
+            new[3] &= !NEVER_MASKED;
             store(v, new);
             carry_ignored(a[0] as u32 as u64, new[0]);
         }
@@ -372,14 +395,45 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
         1 => {}
         handler => {
             const RESETHAND: u64 = 0x8000_0000;
+            const NODEFER: u64 = 0x4000_0000;
             if a[1] & RESETHAND != 0 {
                 store(v, [0, a[1], a[2], a[3]]);
             }
             process().own.handled.fetch_add(1, Ordering::Relaxed);
+            if !forced {
+                // SAFETY: the kernel passes a valid context.
+                interrupt::by_flags(unsafe { &mut *uc }, a[1]);
+            }
+            // SAFETY: the kernel passes a valid context.
+            let mask = unsafe { (*uc).mask };
+            let own = if a[1] & NODEFER == 0 { 1 << (signo - 1) } else { 0 };
+            let before = block(a[3] | own, mask);
             // SAFETY: the program registered this function as a handler for this signal.
             let f: extern "C" fn(i32, *mut SigInfo, *mut UContext) = unsafe { core::mem::transmute(handler) };
             f(signo, info, uc);
+            unblock(before);
         }
+    }
+}
+
+/// Blocks what a handler of the program's asks for, besides `mask`; what it blocked of ours before. The kernel's mask
+/// comes back with the context.
+#[inline(never)]
+fn block(asked: u64, mask: u64) -> u32 {
+    let bits = carried::load();
+    if bits | pack(asked) != bits {
+        carried::store(bits | pack(asked));
+    }
+    set_kernel_mask(strip(mask | asked));
+    bits & BLOCKS
+}
+
+#[inline(never)]
+fn unblock(before: u32) {
+    let bits = carried::load();
+    if bits & BLOCKS != before {
+        carried::store(bits & !BLOCKS | before);
+        release(bits & BLOCKS & !before);
     }
 }
 

@@ -32,24 +32,16 @@ fn units_out(r: u64) -> u64 {
 
 #[inline(never)]
 pub fn set(a: [u64; 6]) -> Ret {
-    if a[1] as u32 == SOL_SOCKET && stamps::is_asking(a[2] as u32) { stamps::ask(a) } else { by_one_rate(a, set_by) }
+    if a[1] as u32 == SOL_SOCKET && stamps::is_asking(a[2] as u32) {
+        stamps::ask(a)
+    } else {
+        clock::by_one_rate(|_| set_by(a))
+    }
 }
 
 #[inline(never)]
 pub fn get(a: [u64; 6]) -> Ret {
-    by_one_rate(a, get_by)
-}
-
-/// Again where the lab got another rate between a translation and its call: whoever changes the rate can't know on which
-/// side of the call this thread stood still.
-fn by_one_rate(a: [u64; 6], call: fn([u64; 6]) -> Ret) -> Ret {
-    loop {
-        let generation = clock::generation();
-        let r = call(a);
-        if r < 0 || clock::generation() == generation {
-            return r;
-        }
-    }
+    clock::by_one_rate(|_| get_by(a))
 }
 
 #[inline(never)]

@@ -55,6 +55,13 @@ pub fn plain(nr: u32, a: [u64; 6]) -> Ret {
 pub const READ: u32 = 0;
 pub const WRITE: u32 = 1;
 pub const CLOSE: u32 = 3;
+pub const FSTAT: u32 = 5;
+pub const SOCKET: u32 = 41;
+pub const CONNECT: u32 = 42;
+pub const SENDTO: u32 = 44;
+pub const RECVFROM: u32 = 45;
+pub const BIND: u32 = 49;
+pub const GETSOCKNAME: u32 = 51;
 pub const FCNTL: u32 = 72;
 pub const FTRUNCATE: u32 = 77;
 pub const FSTATFS: u32 = 138;

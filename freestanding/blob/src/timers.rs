@@ -79,9 +79,8 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
         _ => return as_is(nr::SETITIMER, a),
     };
     note_timers(1);
-    let real = Pair { interval: timeval_period_in(new.interval), value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
-    let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
+    let r = set_real_itimer(new, &mut old);
     if r == 0
         && a[2] != 0
         && let Err(e) = user::put(a[2], itimer_out(old))
@@ -90,6 +89,15 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
     } else {
         r
     }
+}
+
+#[inline(never)]
+fn set_real_itimer(new: Pair<Timeval>, old: &mut Pair<Timeval>) -> Ret {
+    clock::by_one_rate(|made| {
+        let real = Pair { interval: timeval_period_in(new.interval), value: timeval_in(new.value) };
+        let was = if made == 0 { &raw mut *old as u64 } else { 0 };
+        sys::plain(nr::SETITIMER, [0, &raw const real as u64, was, 0, 0, 0])
+    })
 }
 
 pub fn us(t: Timeval) -> u64 {
@@ -170,9 +178,8 @@ pub fn getitimer(a: [u64; 6]) -> Ret {
 pub fn alarm(a: [u64; 6]) -> Ret {
     note_timers(1);
     let new = Pair { interval: ZERO_TV, value: Timeval { sec: (a[0] as u32) as i64, usec: 0 } };
-    let real = Pair { interval: ZERO_TV, value: timeval_in(new.value) };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
-    let r = sys::plain(nr::SETITIMER, [0, &raw const real as u64, &raw mut old as u64, 0, 0, 0]);
+    let r = set_real_itimer(new, &mut old);
     if r < 0 {
         return r;
     }
@@ -241,9 +248,12 @@ fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
         Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
         _ => return as_is(number, a),
     };
-    let real = spec_in(id, a[1] & 1 != 0, new);
     let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
-    let r = sys::plain(number, [a[0], a[1], &raw const real as u64, &raw mut old as u64, 0, 0]);
+    let r = clock::by_one_rate(|made| {
+        let real = spec_in(id, a[1] & 1 != 0, new);
+        let was = if made == 0 { &raw mut old as u64 } else { 0 };
+        sys::plain(number, [a[0], a[1], &raw const real as u64, was, 0, 0])
+    });
     if r == 0
         && a[3] != 0
         && let Err(e) = user::put(a[3], spec_out(id, old))

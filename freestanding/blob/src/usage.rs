@@ -126,6 +126,10 @@ pub fn getrusage(a: [u64; 6]) -> Ret {
 #[inline(never)]
 pub fn wait(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     let out = a[at];
+    // waitid writes what became of the child only after its usage.
+    if number == nr::WAITID && !user::is_writable(out, size_of::<[u64; 18]>() as u64) {
+        return sys::as_is(number, a);
+    }
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, u64::MAX);
     a[at] = words as *mut [u64; 18] as u64;

@@ -20,9 +20,13 @@ const READ_ONLY: u64 = 0o2000000;
 const PROC_MAGIC: u64 = 0x9fa0;
 const F_GETFD: u64 = 1;
 const F_GETFL: u64 = 3;
+const F_SETFL: u64 = 4;
 const F_GET_SEALS: u64 = 1034;
 /// Access mode, and O_PATH.
 const NOT_READ_ONLY: i64 = 0o10000003;
+
+/// O_APPEND, O_NONBLOCK and O_NOATIME, which say nothing about what is read.
+const HABITS: u64 = 0o1006000;
 
 /// A mapping for the work: names, the kernel's text, the text that is made, and a stack, since programs may have as
 /// little as 800 bytes left on theirs. Only what is touched is there.
@@ -177,6 +181,7 @@ extern "C" fn stand_in(room: &mut Room) {
         return;
     }
     let cloexec = sys::own(sys::FCNTL, [room.fd, F_GETFD, 0, 0, 0, 0]) as u64 & CLOEXEC;
+    let habits = sys::own(sys::FCNTL, [room.fd, F_GETFL, 0, 0, 0, 0]) as u64 & HABITS;
     let end = room.write(NAME, OURS);
     room.write(end, room.bytes(PATH, path_len));
     // The number first: there may be no other left.
@@ -195,6 +200,9 @@ extern "C" fn stand_in(room: &mut Room) {
         sys::own(sys::CLOSE, [reader as u64, 0, 0, 0, 0, 0]);
     } else {
         sys::own(nr::LSEEK, [fd as u64, 0, 0, 0, 0, 0]);
+    }
+    if habits != 0 {
+        sys::own(sys::FCNTL, [fd as u64, F_SETFL, habits, 0, 0, 0]);
     }
 }
 
@@ -380,7 +388,7 @@ fn status_of(pid: u32, tid: u32) -> StatusView {
         if (if tid == 0 { pid } else { tid }) == sys::gettid() {
             view.signals.blocked = signals::unpack(bits);
         }
-        view.signals.pending = signals::unpack(process().own.pending.load(Relaxed) & bits);
+        view.signals.pending = signals::unpack(signals::pending());
         view.filters += process().inherited.stamped.load(Relaxed) as u64;
         return view;
     }

@@ -293,7 +293,9 @@ pub fn select(mut a: [u64; 6]) -> Ret {
         Ok(t) if t.sec >= 0 && t.usec >= 0 => t,
         _ => return as_is(nr::SELECT, a),
     };
-    let asked = Timespec { sec: t.sec.saturating_add(t.usec / 1_000_000), nsec: t.usec % 1_000_000 * 1000 };
+    // The kernel adds without a bound, and then finds it negative.
+    let Some(sec) = t.sec.checked_add(t.usec / 1_000_000) else { return as_is(nr::SELECT, a) };
+    let asked = Timespec { sec, nsec: t.usec % 1_000_000 * 1000 };
     let wait = Wait::new(asked);
     let (mut given, mut copy);
     let r = loop {

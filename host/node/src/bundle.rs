@@ -3,7 +3,7 @@
 use crate::cgroup::Cgroup;
 use crate::error::{NodeError, file};
 use crate::rootfs::INIT_PATH;
-use crate::view::Cover;
+use crate::view::{self, Cover};
 use serde_json::{Value, json};
 use std::fs;
 use std::os::fd::RawFd;
@@ -30,6 +30,8 @@ pub(crate) struct Bundle<'a> {
     pub init: &'a Path,
     /// What covers the host's files.
     pub covers: &'a [Cover],
+    /// Numbers of the cores that the node sees; empty where it sees the host's.
+    pub seen_cores: &'a [u32],
     /// Where files that the node sees in place of its own limits may be put.
     pub scratch: &'a Path,
 }
@@ -119,7 +121,12 @@ impl Bundle<'_> {
             mounts.push(bind(directory, &seen));
             // Runtimes (JVM, Go) take the quota for the number of CPUs. It is our means of enforcement and differs
             // between modes, the machine that the node stands for has none: show none.
-            for (name, text) in [("cpu.cfs_quota_us", "-1\n"), ("cpu.max", "max 100000\n")] {
+            // Runtimes (hwloc, and with it MPI) leave out cores that the node's set does not have: it is the node's cores.
+            let cores = view::line(&view::list(self.seen_cores));
+            let sets = ["cpuset.cpus", "cpuset.effective_cpus", "cpuset.cpus.effective"].map(|name| (name, &*cores));
+            let quotas = [("cpu.cfs_quota_us", "-1\n"), ("cpu.max", "max 100000\n")];
+            let seen_sets = sets.iter().filter(|_| !self.seen_cores.is_empty());
+            for (name, text) in quotas.iter().chain(seen_sets) {
                 if directory.join(name).exists() {
                     let source = self.scratch.join(name);
                     fs::write(&source, text).map_err(file("write", &source))?;

@@ -192,6 +192,7 @@ impl Node {
         let covers = view::write(&dir.join("view"), &spec.cores)?;
         let bundle = Bundle {
             covers: &covers,
+            seen_cores: &spec.cores,
             hostname: spec.hostname.as_deref().unwrap_or(&name),
             root: &root_dir,
             cgroup: &cgroup,

@@ -101,7 +101,7 @@ fn put(path: &Path, text: &str) -> Result<(), NodeError> {
     fs::write(path, text).map_err(file("write", path))
 }
 
-fn line(text: &str) -> String {
+pub(crate) fn line(text: &str) -> String {
     format!("{text}\n")
 }
 
@@ -130,7 +130,7 @@ fn cpuinfo(host: &str, cores: &[u32]) -> String {
 }
 
 /// As the kernel writes it: 0-3,7.
-fn list(cores: &[u32]) -> String {
+pub(crate) fn list(cores: &[u32]) -> String {
     let mut cores = cores.to_vec();
     cores.sort_unstable();
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -228,6 +228,22 @@ fn a_program_starts_with_clean_signals_descriptors_and_the_asked_cpus() {
     assert_eq!(words[1], words[2], "a program leads a session of its own");
 }
 
+/// hwloc takes the group's set of cores for those that a program may use, and MPI ends where none is left.
+#[test]
+fn a_nodes_set_of_cores_is_what_it_sees_of_them_not_the_hosts() {
+    let Some(state) = State::new("cpuset") else { return };
+    let lab = state.lab();
+    let mut spec = NodeSpec::new("one");
+    // Where there is only one CPU, the numbers are the same.
+    spec.cpus = vec![std::thread::available_parallelism().map_or(0, |n| n.get() as u32 - 1)];
+    spec.cores = vec![0];
+    let node = Node::start(&lab, spec).unwrap();
+    let files = "/sys/fs/cgroup/cpuset/cpuset.cpus /sys/fs/cgroup/cpuset/cpuset.effective_cpus /sys/fs/cgroup/cpuset.cpus.effective";
+    let seen =
+        shell(&node, &state, &format!("cat {files} 2>/dev/null | sort -u; cat /sys/devices/system/cpu/online")).output;
+    assert!(seen == "0\n0\n" || seen == "0\n", "{seen}");
+}
+
 #[test]
 fn limits_are_set_and_read_back() {
     let Some(state) = State::new("limits") else { return };

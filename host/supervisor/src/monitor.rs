@@ -4,10 +4,11 @@
 //! Over the life of a node, with all terms in real CPU time:
 //!
 //! ```text
-//! used (kernel's account) = charged + cold + meter cost + uncharged of live threads + escaped
+//! used (kernel's account) = charged + cold + slow + meter cost + uncharged of live threads + escaped
 //! ```
 //!
-//! Cold is what work cost more than on the original machine (core/cpu, cold). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
+//! Cold is what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's
+//! cores were slow (core/cpu, speed). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
 //! window's end. A window closes once the node used 20 ms of CPU.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +44,8 @@ pub struct Window {
     pub meter_cost_ns: u64,
     /// The part of `used_ns` that was not charged because the work was colder than on the original machine.
     pub cold_ns: u64,
+    /// The part of `used_ns` that was not charged because the host's cores were slow.
+    pub slow_ns: u64,
 }
 
 /// A thread that used CPU time without a hit of a meter.
@@ -65,6 +68,8 @@ struct Thread {
     hits: u64,
     /// Its CPU time at the look that saw the last of them, ns.
     cpu_at_hit_ns: u64,
+    /// How long it has waited for a core up to the last look, ns.
+    waited_ns: u64,
 }
 
 impl Thread {
@@ -83,6 +88,7 @@ struct Totals {
     charged: u64,
     cost: u64,
     cold: u64,
+    slow: u64,
     uncharged: u64,
 }
 
@@ -99,6 +105,8 @@ pub struct Monitor {
     /// Escapes that a window's reading made negative, to be settled by the next.
     owed_ns: i64,
     dead_slots: BTreeSet<usize>,
+    /// How long threads have waited for a core, as far as looks saw them, ns.
+    waited_ns: u64,
 }
 
 impl Monitor {
@@ -113,6 +121,7 @@ impl Monitor {
             news: Vec::new(),
             owed_ns: 0,
             dead_slots: BTreeSet::new(),
+            waited_ns: 0,
         }
     }
 
@@ -124,6 +133,12 @@ impl Monitor {
     /// Threads that were found to run without a working meter since the last call, each once.
     pub fn take_unmetered(&mut self) -> Vec<Unmetered> {
         std::mem::take(&mut self.news)
+    }
+
+    /// How long the node's threads have waited for a core, for whatever reason; those that ended between two windows are
+    /// missing. Source: schedstat.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns
     }
 
     /// Looks at the node; a window when one closed.
@@ -140,7 +155,8 @@ impl Monitor {
         }
         let (mut now, live) = self.look()?;
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
-        let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.cost) - gain(|t| t.uncharged) + self.owed_ns;
+        let residual =
+            gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - gain(|t| t.uncharged) + self.owed_ns;
         let escaped = residual.max(0) as u64;
         self.owed_ns = residual.min(0);
         if escaped > 0 {
@@ -154,6 +170,7 @@ impl Monitor {
                 as u64,
             meter_cost_ns: now.cost - last.cost,
             cold_ns: now.cold.saturating_sub(last.cold),
+            slow_ns: now.slow.saturating_sub(last.slow),
         };
         self.last = Some(now);
         self.free_dead_slots(&live);
@@ -194,7 +211,8 @@ impl Monitor {
     fn counters(&self) -> Totals {
         let c = &self.node.page().counters;
         let charged = c.charged_ns.load(Relaxed).saturating_add(c.charged_by_supervisor_ns.load(Relaxed));
-        Totals { charged, cost: c.meter_cost_ns.load(Relaxed), cold: c.cold_ns.load(Relaxed), ..Totals::default() }
+        let (cost, cold, slow) = (c.meter_cost_ns.load(Relaxed), c.cold_ns.load(Relaxed), c.slow_ns.load(Relaxed));
+        Totals { charged, cost, cold, slow, ..Totals::default() }
     }
 
     /// Charges what no meter caught, as work that could start now.
@@ -218,8 +236,12 @@ impl Monitor {
             for t in tasks.flatten() {
                 let Some(tid) = t.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
                 let Ok(text) = std::fs::read_to_string(t.path().join("schedstat")) else { continue };
-                let Some(cpu) = text.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()) else { continue };
+                let mut numbers = text.split_whitespace().map(|n| n.parse::<u64>());
+                let Some(Ok(cpu)) = numbers.next() else { continue };
                 let Some(mut thread) = self.thread(tid) else { continue };
+                let waited = numbers.next().and_then(Result::ok).unwrap_or(0);
+                self.waited_ns += waited.saturating_sub(thread.waited_ns);
+                thread.waited_ns = waited;
                 seen.insert(tid);
                 live.insert(thread.name);
                 let slot = self.node.page().slot(thread.name);
@@ -251,7 +273,7 @@ impl Monitor {
         let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
         let line = status.lines().find(|l| l.starts_with("NSpid:"))?;
         let name = line.split_whitespace().last()?.parse().ok()?;
-        Some(Thread { name, hits: 0, cpu_at_hit_ns: 0 })
+        Some(Thread { name, hits: 0, cpu_at_hit_ns: 0, waited_ns: 0 })
     }
 
     /// A slot whose thread was gone at two windows, and that nobody used for a while, is free again.

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Labs for hours: servers under load while the world is paused and re-timed at random, servers are killed and come
+back, and every eighth lab is killed itself. No hang, no deadline early, no wrong answer, nothing that grows or stays.
+Prints a line for each lab and percentiles of lateness, writes JSON; exit 1 when something of this is not so, 3 when
+nothing could run.
+
+Usage: benches/soak.py [--minutes M] [--seed N] [--out DIR]     (make soak; 2 hours)
+"""
+import argparse, glob, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
+DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
+SERVERS = ["redis-server", "cpuserver", "tcp.py"]
+RATES = ["1", "3/2", "2", "3", "4", "6"]
+# A lab can be paused and re-timed 31 times.
+CHANGES_MAX = 28
+# Virtual seconds of load in a lab, and how long it may take at all, real.
+MEASURE_S, LAB_LIMIT_S = 20, 400
+# What may differ between two looks at a lab that does the same all the while.
+GROWTH_MAX = {"descriptors": 16, "perf events": 8, "memory, MiB": 16}
+AGAIN = "while :; do %s; sleep 0.1; done"
+CATALOG = """diecast: 1
+name: soak
+machine_types:
+  node: {cores: 1, speed: 0.3, memory: 256MiB}
+nodes:
+  client: {type: node}
+  web: {type: node}
+  kv: {type: node}
+topology:
+  switches: [s]
+  links:
+    - {from: [client, web, kv], to: s, bandwidth: 100Mbit/s, delay: 5ms}
+programs:
+  - {on: kv, run: [sh, -c, "%s"], ready: {tcp: 6379, within: 30s}}
+  - {on: web, run: [sh, -c, "%s"], files: {/usr/local/bin/cpuserver: diecast-cpuserver}, ready: {tcp: 80, within: 30s}}
+  - {on: web, run: [sh, -c, "%s"], files: {/tcp.py: tcp.py}}
+  - {on: client, run: [/tcp.py, web], files: {/tcp.py: tcp.py}}
+  - {on: client, run: [/waits.py], files: {/waits.py: waits.py}}
+workload:
+  parameters: {seconds: %d}
+  warm_up: 1s
+  measure: %ds
+  run:
+    on: client
+    command: [python3, /soak.py, "--load=${seconds}"]
+    files: {/soak.py: soak.py}
+metrics:
+  answers: {from: client, json: $.rate, unit: 1/s}
+""" % (AGAIN % "redis-server --save '' --bind 0.0.0.0 --protected-mode no", AGAIN % "cpuserver --listen 0.0.0.0:80 --service 500us",
+       AGAIN % "/tcp.py", MEASURE_S + 1, MEASURE_S)
+
+
+def ask_web(connection):
+    connection.request("GET", "/")
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status == 200
+
+
+class Redis:
+    """As much of a client as tells right answers from wrong ones."""
+
+    def __init__(self):
+        self.socket, self.turn = socket.create_connection(("kv", 6379), 5), 0
+        self.lines = self.socket.makefile("rb")
+
+    def once(self):
+        self.turn += 1
+        value = b"%064d" % self.turn
+        self.socket.sendall(b"SET key %s\r\nGET key\r\n" % value)
+        answer = [self.lines.readline() for _ in range(3)]
+        if not answer[2]:
+            raise ConnectionError("closed")
+        return answer == [b"+OK\r\n", b"$64\r\n", value + b"\r\n"]
+
+
+def load(seconds):
+    """Two clients, each one request after the other; connections that end are made again."""
+    counts = {"answered": 0, "wrong": 0, "ended": 0}
+    end = time.monotonic() + seconds
+
+    def ask(connect, once):
+        while time.monotonic() < end:
+            try:
+                peer = connect()
+                while time.monotonic() < end:
+                    counts["answered"] += 1
+                    counts["wrong"] += not once(peer)
+                    time.sleep(0.01)
+            except (OSError, http.client.HTTPException):
+                counts["ended"] += 1
+                time.sleep(0.05)
+
+    threads = [threading.Thread(target=ask, args=[lambda: http.client.HTTPConnection("web", timeout=5), ask_web]),
+               threading.Thread(target=ask, args=[Redis, Redis.once])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(json.dumps({"rate": counts["answered"] / seconds, **counts}))
+
+
+def left_behind():
+    """What labs make outside of themselves, by kind."""
+    groups = [path for top in glob.glob("/sys/fs/cgroup/diecast") + glob.glob("/sys/fs/cgroup/*/diecast") for path in glob.glob(top + "/*")]
+    spaces = set()
+    for link in glob.glob("/proc/[0-9]*/ns/*"):
+        try:
+            spaces.add(os.readlink(link))
+        except OSError:
+            pass
+    return {"cgroups": len(groups), "namespaces": len(spaces), "mounts": len(open("/proc/self/mountinfo").readlines())}
+
+
+def grown(before, now):
+    return [kind for kind in now if now[kind] > before[kind]]
+
+
+def held_by(pid):
+    """Descriptors, perf events and memory of a process."""
+    links = []
+    for link in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            links.append(os.readlink(link))
+        except OSError:
+            pass
+    resident = [line for line in open(f"/proc/{pid}/status") if line.startswith("VmRSS")]
+    return {"descriptors": len(links), "perf events": sum("perf_event" in link for link in links),
+            "memory, MiB": int(resident[0].split()[1]) / 1024 if resident else 0}
+
+
+def processes(lab):
+    found = glob.glob(f"/sys/fs/cgroup/diecast/{lab}/*/**/cgroup.procs", recursive=True) \
+        or glob.glob(f"/sys/fs/cgroup/cpu*/diecast/{lab}/*/**/cgroup.procs", recursive=True)
+    return sorted({int(pid) for file in found for pid in open(file).read().split()})
+
+
+def kill_a_server(lab, dice):
+    """The name of the server that was killed."""
+    named = {}
+    for pid in processes(lab):
+        try:
+            named.setdefault(open(f"/proc/{pid}/comm").read().strip(), pid)
+        except OSError:
+            pass
+    which = [name for name in SERVERS if name in named]
+    if not which:
+        return None
+    name = dice.choice(which)
+    os.kill(named[name], signal.SIGKILL)
+    return name
+
+
+class Lab:
+    def __init__(self, folder, out, dice):
+        self.folder, self.out, self.dice, self.done, self.changes, self.faults = folder, out, dice, [], 0, []
+        self.child = subprocess.Popen([DIECAST, "run", "soak.yaml", "--tdf", "2", "--out", out], cwd=folder, stdin=subprocess.DEVNULL,
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = []
+        self.reader = threading.Thread(target=lambda: self.said.extend(self.child.stdout), daemon=True)
+        self.reader.start()
+
+    def journal(self):
+        try:
+            return open(f"{self.out}/journal.jsonl").read()
+        except OSError:
+            return ""
+
+    def tell(self, *words):
+        told = subprocess.run([DIECAST, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        # A lab may end meanwhile.
+        if told.returncode and self.child.poll() is None and '"end"' not in self.journal():
+            self.faults.append(f"{' '.join(words)}: {told.stderr.strip()[:200]}")
+        return told.returncode == 0
+
+    def disturb(self, lab):
+        what = self.dice.choice(["pause", "retime", "kill"] if self.changes < CHANGES_MAX else ["kill"])
+        if what == "pause" and self.tell("pause", lab):
+            time.sleep(self.dice.uniform(0.1, 3))
+            self.tell("resume", lab)
+        elif what == "retime":
+            self.tell("retime", lab, "--tdf", self.dice.choice(RATES))
+        elif what == "kill" and not kill_a_server(lab, self.dice):
+            return
+        self.changes += what != "kill"
+        self.done.append(what)
+
+    def run(self, dies):
+        """Disturbs it until it ends, or until it is killed."""
+        began, first, last = time.monotonic(), None, None
+        while "measure" not in self.journal() and self.child.poll() is None and time.monotonic() < began + 60:
+            time.sleep(0.1)
+        lab = json.loads(self.journal().split("\n")[0])["lab"] if self.journal() else ""
+        dies_at = began + self.dice.uniform(20, 40) if dies else None
+        while self.child.poll() is None:
+            time.sleep(self.dice.uniform(0.3, 3))
+            if self.child.poll() is None and '"end"' not in self.journal():
+                try:
+                    now = held_by(self.child.pid)
+                    first, last = first or now, now
+                except OSError:
+                    pass
+                self.disturb(lab)
+            if dies_at and time.monotonic() > dies_at:
+                self.child.kill()
+            elif time.monotonic() > began + LAB_LIMIT_S:
+                self.faults.append(f"it hung: {self.done[-5:]}")
+                self.child.kill()
+        self.reader.join(10)
+        if not dies and self.child.returncode not in (0, 4):
+            self.faults.append(f"status {self.child.returncode}: {''.join(self.said)[-300:]}")
+        for kind, most in GROWTH_MAX.items():
+            if first and last[kind] - first[kind] > most:
+                self.faults.append(f"{kind} grew from {first[kind]:.0f} to {last[kind]:.0f}")
+        return last
+
+    def waits(self):
+        """How late its waits ended, virtual ms."""
+        late = []
+        for file in glob.glob(f"{self.out}/logs/client.*"):
+            for words in map(str.split, open(file, errors="replace")):
+                if words[:1] in (["wait"], ["period"]) and len(words) == 4:
+                    late.append((int(words[3]) - int(words[2])) / 1e6)
+                    if late[-1] < 0:
+                        self.faults.append(f"early: {' '.join(words)}")
+        return late
+
+    def answers(self):
+        for file in glob.glob(f"{self.out}/logs/client.*") + glob.glob(f"{self.out}/**/*.out", recursive=True):
+            for line in open(file, errors="replace"):
+                if line.startswith('{"rate"'):
+                    return json.loads(line)
+        return None
+
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--minutes", type=float, default=120)
+    a.add_argument("--seed", type=int, default=int(time.time()))
+    a.add_argument("--out", default=f"out/soak-{int(time.time())}")
+    a.add_argument("--load", type=float, help=argparse.SUPPRESS)
+    o = a.parse_args()
+    if o.load:
+        return load(o.load)
+    if lacks := [p for p in ["redis-server", "runc", "python3"] if not shutil.which(p)]:
+        print(f"skipped: no {', '.join(lacks)}")
+        return 3
+    print(f"seed {o.seed}", flush=True)
+    os.makedirs(o.out, exist_ok=True)
+    dice, late, labs, began, before = random.Random(o.seed), [], [], time.monotonic(), left_behind()
+    with tempfile.TemporaryDirectory(prefix="diecast-soak-", dir="/var/tmp") as folder:
+        for name, source in [("soak.py", f"{HERE}/soak.py"), ("waits.py", f"{ROOT}/tests/system/pace_waits.py"),
+                             ("tcp.py", f"{ROOT}/tests/system/pace_tcp.py"), ("diecast-cpuserver", f"{RELEASE}/diecast-cpuserver")]:
+            shutil.copy(source, f"{folder}/{name}")
+            os.chmod(f"{folder}/{name}", 0o755)
+        open(f"{folder}/soak.yaml", "w").write(CATALOG)
+        while time.monotonic() < began + o.minutes * 60:
+            lab = Lab(folder, os.path.abspath(f"{o.out}/lab-{len(labs)}"), dice)
+            dies = len(labs) % 8 == 2
+            held = lab.run(dies)
+            if dies:
+                subprocess.run([DIECAST, "clean"], capture_output=True, timeout=60)
+            settled = time.monotonic() + 30
+            while grown(before, left_behind()) and time.monotonic() < settled:
+                time.sleep(1)
+            now, waits, answers = left_behind(), lab.waits(), lab.answers()
+            lab.faults += [f"{kind}: {before[kind]} before the first lab, now {now[kind]}" for kind in grown(before, now)]
+            if answers and answers["wrong"]:
+                lab.faults.append(f"{answers['wrong']} wrong answers")
+            if not dies and not (answers and len(waits) > 50):
+                lab.faults.append(f"{len(waits)} waits, answers {answers}")
+            late += waits
+            labs.append({"done": lab.done, "killed": dies, "held": held, "left": now, "waits": len(waits), "answers": answers, "faults": lab.faults})
+            counts = ", ".join(f"{lab.done.count(what)} {what}" for what in ["pause", "retime", "kill"])
+            print(f"[{time.monotonic() - began:5.0f} s] lab {len(labs)}: {counts}{', killed itself' if dies else ''}; {len(waits)} waits; "
+                  f"answers {answers}; {held}; {'; '.join(lab.faults) or 'fine'}", flush=True)
+    late.sort()
+    at = lambda share: round(late[min(len(late) - 1, int(len(late) * share))], 1) if late else None
+    found = {"seed": o.seed, "labs": labs, "late_ms": {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1)}}
+    with open(f"{o.out}/soak.json", "w") as out:
+        json.dump(found, out, indent=1)
+    bad = sum(bool(lab["faults"]) for lab in labs)
+    print(f"{len(labs)} labs, {bad} with faults; {len(late)} waits, late in virtual ms: {found['late_ms']}; JSON in {o.out}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
