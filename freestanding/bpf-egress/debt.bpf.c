@@ -6,6 +6,9 @@
 // egress of a node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and
 // removes it.
 //
+// A frame that is still to be cut into segments, by the emulator or by the kernel, can't carry a trailer: longer it would
+// be cut no more. Its trailer is put into the map `large`, under what the emulator knows it by.
+//
 // The trailer's 16-bit words sum to 0xffff, which is zero in ones' complement arithmetic: a checksum that the kernel
 // computes after this program, over the whole packet, does not change, wherever the trailer begins. A capture inside
 // the node shows it behind the IP packet.
@@ -17,7 +20,7 @@
 // How work grows with the sleep before it is learned from counts that `burst` keeps for each node: how many bursts there
 // were, and how much CPU time they took, by what the thread had waited for and by how long its process had not run: what
 // another process touches meanwhile keeps little of this one's warm. The meter's own sleeps end no burst that is counted:
-// long bursts, which are the cold ones, have more of them.
+// long bursts, which are the cold ones, have more of them. Nor are those that end while the host's cores are slow.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -28,6 +31,8 @@
 
 #define NODES_MAX 65536
 #define NS_PER_S 1000000000ull
+// Frames with several segments that a lab's nodes have sent and the emulator has not read yet: far fewer than this.
+#define LARGE_MAX 16384
 #define MAGIC 0xd1ecde87u
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
@@ -50,6 +55,8 @@ struct net_device {
 };
 struct sk_buff {
 	struct net_device *dev;
+	__u16 transport_header;
+	unsigned char *head;
 };
 struct nsproxy {
 	struct net *net_ns;
@@ -61,14 +68,30 @@ struct pid {
 	unsigned int level;
 	struct upid numbers[1];
 };
+struct rq {
+	__u64 clock;
+};
+struct cfs_rq {
+	struct rq *rq;
+	__u64 throttled_clock_self;
+	__u64 throttled_clock_self_time;
+};
 struct sched_entity {
 	__u64 exec_start;
 	__u64 sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
+};
+struct thread_info {
+	__u32 cpu;
 };
 struct sched_info {
 	unsigned long long run_delay;
 };
 struct task_struct {
+	struct thread_info thread_info;
+	unsigned int policy;
+	int pid;
+	int tgid;
 	struct sched_entity se;
 	struct sched_info sched_info;
 	struct nsproxy *nsproxy;
@@ -84,6 +107,8 @@ struct pt_regs {
 
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
+#include "waits.h"
+
 struct cell {
 	__u64 count;
 	__u64 cpu_ns;
@@ -92,6 +117,7 @@ struct cell {
 // What is known of a node.
 struct node {
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
+	struct waited waited;
 };
 
 // Nodes by the cookie of their network namespace.
@@ -102,6 +128,14 @@ struct {
 	__type(key, __u64);
 	__type(value, struct node);
 } nodes SEC(".maps");
+
+// Not 0 while the host's cores are slow: bursts that end now are not counted.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} slow SEC(".maps");
 
 // Ticks per second. While a thread runs, every tick brings its CPU time up to date.
 const volatile __u64 hz = 100;
@@ -127,6 +161,7 @@ struct burst {
 	// What it had waited for.
 	__u32 kind;
 	__u32 pad;
+	struct wait wait;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -146,15 +181,15 @@ struct {
 // Frames that left without a trailer, which is none: they are dropped. The loader reads it.
 __u64 dropped = 0;
 
-static __always_inline struct node *node_of(struct task_struct *task)
+static __always_inline struct node *node_of(struct task_struct *task, __u64 *cookie)
 {
 	struct nsproxy *namespaces = task->nsproxy;
-	__u64 cookie;
 
+	*cookie = 0;
 	if (!namespaces)
 		return NULL;
-	cookie = BPF_CORE_READ(namespaces, net_ns, net_cookie);
-	return bpf_map_lookup_elem(&nodes, &cookie);
+	*cookie = BPF_CORE_READ(namespaces, net_ns, net_cookie);
+	return bpf_map_lookup_elem(&nodes, cookie);
 }
 
 static __always_inline void set_busy(struct task_struct *task, __u64 now)
@@ -167,15 +202,19 @@ static __always_inline void set_busy(struct task_struct *task, __u64 now)
 
 static __always_inline int woken(struct task_struct *task)
 {
+	struct node *node;
 	struct burst *b;
-	__u64 *last;
+	__u64 *last, cookie;
 
-	if (!node_of(task))
+	node = node_of(task, &cookie);
+	if (!node)
 		return 0;
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
 	b->wakeup_ns = bpf_ktime_get_ns();
+	// Of one that is on its way to block: its switch knows better.
+	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, b->wakeup_ns);
 	if (b->going)
 		return 0;
 	last = bpf_task_storage_get(&busy, task->group_leader, 0, 0);
@@ -212,13 +251,14 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
 {
 	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
-	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
+	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task), first = 0;
+	__u32 *is_slow = bpf_map_lookup_elem(&slow, &first);
 
 	if (next >= WAIT_KINDS)
 		return;
 	b->counting = 0;
 	b->kind = next;
-	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
+	if (kind >= WAIT_KINDS || bin >= GAP_BINS || (is_slow && *is_slow))
 		return;
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
 	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns < COLD_MAX_NS ? cpu_ns : COLD_MAX_NS);
@@ -239,25 +279,32 @@ int BPF_PROG(wakeup_new, struct task_struct *task)
 SEC("tp_btf/sched_switch")
 int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
-	__u64 now = bpf_ktime_get_ns();
-	struct node *node = node_of(prev);
+	__u64 now = bpf_ktime_get_ns(), cookie, next_cookie;
+	struct node *node = node_of(prev, &cookie), *next_node = node_of(next, &next_cookie);
+	__u32 at = bpf_get_smp_processor_id();
+	bool goes_on = preempted || prev_state == 0;
 	struct burst *b;
 
+	passes_on(at, node ? &node->waited : NULL, next, next_cookie, next_node, now);
 	if (node) {
 		set_busy(prev, now);
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
-		if (b && b->going && !preempted && prev_state != 0) {
+		if (b && b->going && !goes_on) {
 			b->going = 0;
 			count(node, prev, b);
 		}
+		if (b && goes_on)
+			wait_begins(&b->wait, prev, &node->waited, cookie, at, now);
+		else if (b)
+			b->wait.since_ns = 0;
 	}
-	node = node_of(next);
-	if (!node)
+	if (!next_node)
 		return 0;
 	set_busy(next, now);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
+	wait_ends(&b->wait, next, &next_node->waited, next_cookie, now);
 	b->offset_ns = now - next->se.exec_start;
 	if (!b->going) {
 		b->going = 1;
@@ -269,6 +316,25 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->counted_from_ns = next->se.sum_exec_runtime;
 		b->counted_gap_ns = b->gap_ns;
 	}
+	return 0;
+}
+
+// A thread that waits goes to another core's queue.
+SEC("tp_btf/sched_migrate_task")
+int BPF_PROG(migrate, struct task_struct *task, int to)
+{
+	struct burst *b = bpf_task_storage_get(&bursts, task, 0, 0);
+	struct node *node;
+	__u64 now, cookie;
+
+	if (!b || !b->wait.since_ns)
+		return 0;
+	node = node_of(task, &cookie);
+	if (!node)
+		return 0;
+	now = bpf_ktime_get_ns();
+	wait_ends(&b->wait, task, &node->waited, cookie, now);
+	wait_begins(&b->wait, task, &node->waited, cookie, to, now);
 	return 0;
 }
 
@@ -293,6 +359,20 @@ struct trailer {
 	// Makes the sum of all 16-bit words 0xffff.
 	__u16 balance;
 };
+
+// What a frame with several segments is known by; host/net/src/egress.rs has the same.
+struct large_key {
+	// Destination and source.
+	__u8 macs[12];
+	// Ports, then the sequence number of TCP, or length and checksum of UDP.
+	__u8 transport[8];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, LARGE_MAX);
+	__type(key, struct large_key);
+	__type(value, struct trailer);
+} large SEC(".maps");
 
 // The thread's id in its own pid namespace: the last of an array that is as long as the namespace is deep.
 static __always_inline __u32 innermost(struct pid *pid)
@@ -334,6 +414,18 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->gap_us = b->gap_ns / 1000 < 0xffffffffull ? b->gap_ns / 1000 : 0xffffffffull;
 }
 
+// For a frame that is cut later.
+static __always_inline int remember(struct __sk_buff *skb, const struct trailer *t)
+{
+	struct sk_buff *packet = bpf_cast_to_kern_ctx(skb);
+	struct large_key key = {};
+
+	if (!bpf_skb_load_bytes(skb, 0, key.macs, sizeof key.macs) &&
+	    !bpf_probe_read_kernel(key.transport, sizeof key.transport, packet->head + packet->transport_header))
+		bpf_map_update_elem(&large, &key, t, BPF_ANY);
+	return TC_ACT_OK;
+}
+
 SEC("tc")
 int debt(struct __sk_buff *skb)
 {
@@ -341,11 +433,9 @@ int debt(struct __sk_buff *skb)
 	const __u16 *word = (const __u16 *)&t;
 	__u32 length = skb->len, sum = 0;
 
-	// What a program made for segmentation offload (UDP_SEGMENT) is cut behind this point, and longer it would be cut
-	// no more: it goes without a trailer. TCP makes none on these NICs.
-	if (skb->gso_segs > 1)
-		return TC_ACT_OK;
 	fill(&t, bpf_cast_to_kern_ctx(skb));
+	if (skb->gso_size)
+		return remember(skb, &t);
 #pragma unroll
 	for (int i = 0; i < (int)(sizeof t / 2 - 1); i++)
 		sum += word[i];

@@ -5,5 +5,6 @@ mod compile;
 
 fn main() {
     println!("cargo::rerun-if-changed=../tcp/compile.rs");
+    println!("cargo::rerun-if-changed=../../freestanding/bpf-egress/waits.h");
     compile::bpf("../../freestanding/bpf-egress/debt.bpf.c", "debt.bpf.o");
 }

@@ -4,7 +4,9 @@
 mod alarm;
 mod bench;
 mod clocks;
+mod cost;
 mod cpu;
+mod fairness;
 mod gateway;
 mod input;
 mod live;
@@ -12,6 +14,7 @@ mod network;
 mod nics;
 mod pace;
 mod receive;
+mod shares;
 mod verdict;
 
 use std::path::Path;
@@ -59,8 +62,9 @@ fn modes(b: &Bench) {
     }
     let [(base_rate, base_p50), (cast_rate, cast_p50), (_, naive_p50)] = seen[..] else { unreachable!() };
     assert!((cast_rate / base_rate - 1.0).abs() < 0.15, "{cast_rate}/s instead of {base_rate}/s");
-    // 20 ms of links and 1.25 ms of service: a clock or a link that is not dilated is off by a factor.
-    assert!((cast_p50 / base_p50 - 1.0).abs() < 0.3, "median {cast_p50} ns instead of {base_p50} ns");
+    // 20 ms of links and 1.25 ms of service: a clock or a link that is not dilated is off by a factor of 4, and a busy machine
+    // can double what the baseline waits. How near they are is the benchmark's to say.
+    assert!((0.6..1.6).contains(&(cast_p50 / base_p50)), "median {cast_p50} ns instead of {base_p50} ns");
     assert!(base_p50 > 20e6, "a round trip of {base_p50} ns is shorter than its links");
     assert!(naive_p50 > base_p50 * 1.5, "naive at a sixteenth has a median of {naive_p50} ns, baseline {base_p50} ns");
     let compared = run(b, &["compare", "baseline", "diecast", "naive", "--html", "page.html"]);

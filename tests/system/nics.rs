@@ -34,7 +34,7 @@ fn a_node_between_two_segments_reaches_both_and_joins_neither() {
                     ready: {log: apart, within: 20s}\nworkload:\n";
     let catalog = CATALOG
         .replace("  server: {type: half}\n", "  server: {type: half}\n  front: {type: half}\n")
-        .replace("  switches: [s]\n", "  mtu: 9000B\n  switches: [s, t]\n")
+        .replace("  switches: [s]\n", "  mtu: 9000B\n  offload: true\n  switches: [s, t]\n")
         .replace(link, links)
         .replace("workload:\n", programs)
         .replace("http://server/", "http://front/");

@@ -86,10 +86,19 @@ fn flooded(b: &Bench) {
     // Its program is always busy: it gets what the packets leave, no more. Less, where other work on the machine keeps it from its core.
     assert!((0.6..=1.04).contains(&(programs + packets)), "{programs} + {packets} of the sink");
     assert_eq!(sender("cpu_received_ns"), 0.0, "nothing came to the sender");
+    // Whom threads waited for is told of each node, and adds up.
+    for name in ["sender", "sink"] {
+        let all = found["fidelity"]["waits"].as_array().unwrap();
+        let waits = all.iter().find(|w| w["node"] == name).unwrap();
+        let causes = waits["causes"].as_object().unwrap_or_else(|| panic!("no causes: {waits}"));
+        let sum = causes.values().map(|ns| ns.as_u64().unwrap()).sum::<u64>();
+        println!("waits of {name}: {waits}");
+        assert!(sum > 0 && waits["waited_ns"] == sum, "{waits}");
+    }
     // And the threads' account stays what it is without packets.
     for of in found["fidelity"]["conservation"].as_array().unwrap() {
         let ns = |what: &str| of[what].as_f64().unwrap();
-        let off = (ns("charged_ns") + ns("cold_ns") + ns("meter_cost_ns")) / ns("used_ns") - 1.0;
+        let off = (ns("charged_ns") + ns("cold_ns") + ns("slow_ns") + ns("meter_cost_ns")) / ns("used_ns") - 1.0;
         assert!(off.abs() <= 0.01, "{:.2} % of the CPU time of {} is unexplained", 100.0 * off, of["node"]);
     }
 }

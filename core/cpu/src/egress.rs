@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use diecast_core_abi::{GAP_BINS, NodePage, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
-use crate::{charge, finish_of, warm_ns};
+use crate::{at_usual_speed, charge, finish_of, warm_ns};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,11 +33,13 @@ pub struct Sent {
 /// The ledger as a sender's charge sees it.
 struct Account<'a> {
     discount: &'a [AtomicU32; GAP_BINS],
+    slow_discount: u32,
     slowness: Rate,
     entries: &'a [AtomicU64],
     now_v: VirtNs,
     charged_ns: u64,
     cold_ns: u64,
+    slow_ns: u64,
     forgiven_v_ns: u64,
     clamped: bool,
     /// What the node had been charged before.
@@ -47,10 +49,12 @@ struct Account<'a> {
 impl Account<'_> {
     /// Charges work of a burst after `gap_ns` that could start at `earliest`; its end.
     fn book(&mut self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
-        let warm = warm_ns(self.discount, gap_ns, cpu_ns);
+        let usual = at_usual_speed(self.slow_discount, cpu_ns);
+        let warm = warm_ns(self.discount, gap_ns, usual);
         let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(warm));
         self.charged_ns += warm;
-        self.cold_ns += cpu_ns - warm;
+        self.cold_ns += usual - warm;
+        self.slow_ns += cpu_ns - usual;
         self.forgiven_v_ns += c.forgiven_v_ns;
         self.clamped |= c.clamped;
         c.finish
@@ -58,7 +62,8 @@ impl Account<'_> {
 
     /// When this much work would have ended, without a charge.
     fn look(&self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
-        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, cpu_ns)))
+        let usual = at_usual_speed(self.slow_discount, cpu_ns);
+        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, usual)))
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
@@ -82,7 +87,8 @@ impl Account<'_> {
         let used_ns = sent.cpu_ns.saturating_sub(last_cpu_ns);
         if used_ns == 0 {
             // A hit came first and charged more than this packet's work.
-            return VirtNs(before.0.saturating_sub(self.slowness.mul_floor(last_cpu_ns - sent.cpu_ns)));
+            let since = at_usual_speed(self.slow_discount, last_cpu_ns - sent.cpu_ns);
+            return VirtNs(before.0.saturating_sub(self.slowness.mul_floor(since)));
         }
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
@@ -91,7 +97,8 @@ impl Account<'_> {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
             if left_over_ns > 0 {
-                let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(left_over_ns));
+                let usual = at_usual_speed(self.slow_discount, left_over_ns);
+                let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
                 earliest = self.book(VirtNs(before.0.max(latest_start)), left_over_ns, slot.gap_ns.load(Relaxed));
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
@@ -121,11 +128,13 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     page.busy_r_ns.fetch_max(sent.at.0, Relaxed);
     let mut account = Account {
         discount: &page.cold_discount,
+        slow_discount: page.slow_discount.load(Relaxed),
         slowness: page.slowness(),
         entries: page.entries(),
         now_v: segment.v_of(now),
         charged_ns: 0,
         cold_ns: 0,
+        slow_ns: 0,
         forgiven_v_ns: 0,
         clamped: false,
         node_charged_ns: k.charged_ns.load(Relaxed),
@@ -135,6 +144,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     let release = account.charge_sender(page.slot(sent.tid), sent, woke);
     k.charged_ns.fetch_add(account.charged_ns, Relaxed);
     k.cold_ns.fetch_add(account.cold_ns, Relaxed);
+    k.slow_ns.fetch_add(account.slow_ns, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
     if account.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
@@ -165,11 +175,12 @@ mod tests {
 
     /// At TDF 10 and speed 0.5, one virtual CPU free since `free_v`; real 0 is virtual 0. Release, CPU charged, free.
     fn charged(free_v: u64, now_ns: u64, slot: Option<&ThreadSlot>, sent: &Sent) -> (u64, u64, u64) {
-        charged_on(&Default::default(), free_v, now_ns, slot, sent)
+        charged_on((&Default::default(), 0), free_v, now_ns, slot, sent)
     }
 
+    /// The same after some sleeps, and on cores slower than usual, if any.
     fn charged_on(
-        discount: &[AtomicU32; GAP_BINS],
+        (discount, slow_discount): (&[AtomicU32; GAP_BINS], u32),
         free_v: u64,
         now_ns: u64,
         slot: Option<&ThreadSlot>,
@@ -179,11 +190,13 @@ mod tests {
         let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
         let mut a = Account {
             discount,
+            slow_discount,
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             now_v: segment.v_of(RealNs(now_ns)),
             charged_ns: 0,
             cold_ns: 0,
+            slow_ns: 0,
             forgiven_v_ns: 0,
             clamped: false,
             node_charged_ns: 0,
@@ -224,12 +237,32 @@ mod tests {
         // A quarter less after 33 to 66 ms.
         discount[crate::gap_bin(40 * MS)].store(16_384, Relaxed);
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        assert_eq!(charged_on(&discount, 0, 101 * MS, Some(&s), &sent()), (10_450 * US, 225 * US, 10_450 * US));
+        assert_eq!(charged_on((&discount, 0), 0, 101 * MS, Some(&s), &sent()), (10_450 * US, 225 * US, 10_450 * US));
         // All that the kernel counted is settled, and the burst's coldness is known to the next hit.
         assert_eq!((s.last_cpu_ns.load(Relaxed), s.gap_ns.load(Relaxed)), (1300 * US, 40 * MS));
         let warm = Sent { gap_ns: 2 * MS, ..sent() };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        assert_eq!(charged_on(&discount, 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
+        assert_eq!(charged_on((&discount, 0), 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
+    }
+
+    /// Nine tenths of 1/65536 each.
+    const A_TENTH: u32 = 58_982;
+
+    #[test]
+    fn what_took_ten_times_as_long_on_a_slow_core_is_charged_once() {
+        let none = Default::default();
+        let slow = Sent { cpu_ns: 4000 * US, at: RealNs(103 * MS), ..sent() };
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        let (release, charged, free) = charged_on((&none, A_TENTH), 0, 103 * MS, Some(&s), &slow);
+        assert!(charged.abs_diff(300 * US) < 100 && release.abs_diff(10_600 * US) < 200, "{charged} {release}");
+        assert_eq!(free, release);
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 4000 * US, "all that the kernel counted is settled");
+        // Without a slot it leaves as late.
+        assert_eq!(charged_on((&none, A_TENTH), 0, 103 * MS, None, &slow), (release, 0, 0));
+        // What is left of an earlier burst, 1 ms of CPU time, was as slow.
+        let s = slot(0, 50 * MS, 5 * MS);
+        let (_, charged, free) = charged_on((&none, A_TENTH), 0, 103 * MS, Some(&s), &slow);
+        assert!(charged.abs_diff(400 * US) < 100 && free.abs_diff(10_600 * US) < 200, "{charged} {free}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub use egress::{Sent, charge_sender};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
-pub use speed::SpeedWatch;
+pub use speed::{SpeedWatch, at_usual_speed};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use diecast_core_abi::NodePage;
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::{LAG_MAX_V_NS, warm_ns};
+use crate::{LAG_MAX_V_NS, at_usual_speed, warm_ns};
 
 /// The longest that one frame is taken to have kept the kernel busy, real ns. What takes longer was interrupted: a
 /// whole window of segments that one acknowledgement lets go takes half as long.
@@ -22,7 +22,7 @@ pub const RECEIVE_MAX_NS: u64 = 250_000;
 pub struct Receiver {
     /// Charged, real CPU ns.
     charged_ns: AtomicU64,
-    /// Not charged, because it was colder than on the original machine or longer than a frame's work can be.
+    /// Not charged, because it was colder or slower than on the original machine or longer than a frame's work can be.
     cut_ns: AtomicU64,
     /// Not charged, because a machine that did nothing else could not have kept up either.
     beyond_ns: AtomicU64,
@@ -37,7 +37,7 @@ pub struct Receiver {
 pub struct Received {
     /// Charged to the ledger.
     pub charged_ns: u64,
-    /// Taken off: colder than on the original machine, or interrupted.
+    /// Taken off: colder or slower than on the original machine, or interrupted.
     pub cut_ns: u64,
     /// More than the original machine can do: it would have lost these frames.
     pub beyond_ns: u64,
@@ -60,7 +60,8 @@ impl Receiver {
         self.last_r_ns.store(ended.0, Relaxed);
         // Before its first frame a node has not been watched: no sleep is known.
         let gap_ns = if last_r.0 == 0 { 0 } else { begun.since(last_r).0 };
-        let work_ns = warm_ns(&page.cold_discount, gap_ns, took_ns.min(RECEIVE_MAX_NS));
+        let usual_ns = at_usual_speed(page.slow_discount.load(Relaxed), took_ns).min(RECEIVE_MAX_NS);
+        let work_ns = warm_ns(&page.cold_discount, gap_ns, usual_ns);
         add(&self.cut_ns, took_ns - work_ns);
         let now = page.segment().v_of(begun);
         if self.book(page.entries(), now, page.slowness().mul_floor(work_ns)) {

@@ -1,15 +1,23 @@
 //! Does a core run as fast as it did?
 //!
 //! A host of virtual machines may clock its cores down, to a tenth for 50 to 100 ms every other second here, and calls
-//! none of it stolen. Whoever repeats the same small work on a core all the time sees it at once.
+//! none of it stolen. Whoever repeats the same small work on a core all the time sees it at once. The work of a node takes
+//! as many times its usual CPU time then, and is charged what it usually takes: the machine that the node stands for does
+//! not slow down.
+
+use crate::cold::WHOLE;
 
 /// A core is slow when the work takes so many times what it usually takes.
 const SLOW: u64 = 3;
 /// Repetitions before the usual is known well enough.
-const FIRST: u32 = 500;
+const FIRST: u32 = 2000;
+/// Repetitions in a row that show a slow core: a single one may have been interrupted.
+const IN_A_ROW: u32 = 3;
+/// A node's work is charged at least this part of its CPU time, in 1/65536: a hundredth.
+const CHARGED_MIN: u64 = WHOLE.div_ceil(100);
 /// Each repetition moves what is usual by such a part of it, up or down: that settles at the median, and a slow stretch of
 /// a tenth of a second moves it by a twentieth.
-const STEP: u64 = 4096;
+const STEP: u64 = 10_000;
 
 /// The speed of one core, from work of a fixed size that is repeated on it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,6 +25,9 @@ pub struct SpeedWatch {
     usual_ns: u64,
     seen: u32,
     slow_ns: u64,
+    /// Slow repetitions since the last that was not, and their CPU time.
+    in_a_row: u32,
+    in_a_row_ns: u64,
 }
 
 impl SpeedWatch {
@@ -32,6 +43,10 @@ impl SpeedWatch {
         }
         if self.seen > FIRST && cpu_ns > self.usual_ns.saturating_mul(SLOW) {
             self.slow_ns = self.slow_ns.saturating_add(passed_ns);
+            self.in_a_row = self.in_a_row.saturating_add(1);
+            self.in_a_row_ns = self.in_a_row_ns.saturating_add(cpu_ns);
+        } else {
+            (self.in_a_row, self.in_a_row_ns) = (0, 0);
         }
         let step = (self.usual_ns / STEP).max(1);
         self.usual_ns = if cpu_ns > self.usual_ns {
@@ -42,15 +57,67 @@ impl SpeedWatch {
         self.slow_ns
     }
 
+    /// The part of CPU time used now, in 1/65536, that goes to the core's slowness: 0 at its usual speed, nine tenths at a
+    /// tenth of it. Rounded down. None after one or two slow repetitions, which may have been interrupted.
+    pub fn discount(&self) -> Option<u32> {
+        match self.in_a_row {
+            0 => return Some(0),
+            1..IN_A_ROW => return None,
+            IN_A_ROW.. => {}
+        }
+        let usual_ns = u128::from(self.usual_ns) * u128::from(self.in_a_row);
+        let charged = (usual_ns * u128::from(WHOLE)).div_ceil(u128::from(self.in_a_row_ns.max(1)));
+        Some((WHOLE - charged.clamp(CHARGED_MIN.into(), WHOLE.into()) as u64) as u32)
+    }
+
     /// Real time for which the core ran at less than a third of its usual speed.
     pub fn slow_ns(&self) -> u64 {
         self.slow_ns
     }
 }
 
+/// What work that took `cpu_ns` on cores with such a [`SpeedWatch::discount`] usually takes. Rounded up; at least a
+/// hundredth.
+#[inline(always)]
+pub fn at_usual_speed(discount: u32, cpu_ns: u64) -> u64 {
+    let most = (WHOLE - CHARGED_MIN) as u32;
+    let discount = u64::from(if discount < most { discount } else { most });
+    // In two parts, each below 2^64: the whole units of 65,536 ns and the rest.
+    cpu_ns - ((cpu_ns / WHOLE) * discount + (cpu_ns % WHOLE) * discount / WHOLE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_slow_core_did_is_charged_what_it_usually_takes() {
+        let mut w = watch(FIRST.into());
+        w.worked(510_000, 600_000);
+        w.worked(530_000, 600_000);
+        assert_eq!(w.discount(), None, "two may be interruptions");
+        w.worked(530_000, 600_000);
+        let discount = w.discount().unwrap();
+        let share = 1.0 - f64::from(discount) / WHOLE as f64;
+        assert!((share - 0.1).abs() < 0.003, "{share}");
+        assert!((52_000..54_000).contains(&at_usual_speed(discount, 530_000)));
+        w.worked(53_000, 60_000);
+        assert_eq!(w.discount(), Some(0));
+    }
+
+    #[test]
+    fn no_discount_takes_all_and_none_overflows() {
+        assert_eq!(at_usual_speed(0, u64::MAX), u64::MAX);
+        let least = at_usual_speed(u32::MAX, 1_000_000);
+        assert!((10_000..10_100).contains(&least), "{least}");
+        assert!(at_usual_speed(u32::MAX, u64::MAX) > u64::MAX / 101);
+        assert_eq!(at_usual_speed(u32::MAX, 1), 1);
+        let mut w = watch(FIRST.into());
+        for _ in 0..10 {
+            w.worked(u64::MAX / 4, 1);
+        }
+        assert_eq!(w.discount().map(u64::from), Some(WHOLE - CHARGED_MIN));
+    }
 
     /// A watch that has seen so many repetitions of about 50 µs.
     fn watch(repetitions: u64) -> SpeedWatch {
@@ -63,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_core_at_a_tenth_of_its_speed_is_slow_and_one_at_half_is_not() {
-        let mut w = watch(1000);
+        let mut w = watch(FIRST.into());
         for _ in 0..20 {
             w.worked(100_000, 120_000);
         }
@@ -78,13 +145,13 @@ mod tests {
 
     #[test]
     fn an_absurd_reading_does_not_make_every_other_one_slow() {
-        let mut w = watch(1000);
+        let mut w = watch(FIRST.into());
         [0, 1, 2, 3].iter().for_each(|ns| assert_eq!(w.worked(*ns, 60_000), 0));
         assert_eq!(w.worked(60_000, 60_000), 0);
         // Nor does one at the beginning.
         let mut w = SpeedWatch::default();
         w.worked(u64::MAX, u64::MAX);
-        for _ in 0..200_000 {
+        for _ in 0..500_000 {
             w.worked(50_000, 60_000);
         }
         assert_eq!(w.worked(50_000, 60_000), 0);

@@ -28,5 +28,5 @@ pub use pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 pub use record::{
     Conservation, CoreUse, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, HostUse, JOURNAL_FILE,
     JOURNAL_VERSION, Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase,
-    PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, examples,
+    PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, WaitCauses, Waits, examples,
 };

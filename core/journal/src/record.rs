@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 7;
+pub const JOURNAL_VERSION: u32 = 9;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -41,6 +41,8 @@ pub enum Record {
     HostUse(HostUse),
     /// A node's quota counters at one instant.
     Throttling(Throttling),
+    /// What a node's threads waited for when they wanted a core, up to one instant.
+    Waits(Waits),
     /// Something that a reader of the results must know.
     Finding(Finding),
     /// A metric of the catalog.
@@ -247,6 +249,8 @@ pub struct Conservation {
     pub meter_cost_ns: u64,
     /// The part of `used_ns` that was not charged because the work was colder than on the original machine.
     pub cold_ns: u64,
+    /// The part of `used_ns` that was not charged because the host's cores were slow.
+    pub slow_ns: u64,
 }
 
 impl Conservation {
@@ -255,6 +259,7 @@ impl Conservation {
     /// Example: 19.9 ms charged of 20.3 ms used with 0.3 ms of cost is an error of 0.5 %.
     pub fn error(&self) -> f64 {
         let due = self.used_ns.saturating_sub(self.meter_cost_ns).saturating_sub(self.cold_ns);
+        let due = due.saturating_sub(self.slow_ns);
         let off = self.charged_ns.abs_diff(due);
         match (off, due) {
             (0, _) => 0.0,
@@ -357,6 +362,39 @@ pub struct Throttling {
     pub throttled_periods: u64,
     /// Real time for which it was throttled.
     pub r_throttled_ns: u64,
+}
+
+/// How long a node's threads were ready to run and did not, all together, since its start. Sums only grow; times are real.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Waits {
+    /// The node.
+    pub node: String,
+    /// When, virtual.
+    #[serde(with = "wire::virt_ns")]
+    pub v_ns: VirtNs,
+    /// In all. Without causes it is schedstat's run delay of threads that the watch saw: short-lived ones are missing.
+    pub waited_ns: u64,
+    /// What ran instead; none where BPF programs can't tell.
+    pub causes: Option<WaitCauses>,
+}
+
+/// What ran while threads waited for a core. The causes add up to the whole wait, nearly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WaitCauses {
+    /// Threads of other nodes of the lab.
+    pub other_nodes_ns: u64,
+    /// Threads of the same node.
+    pub siblings_ns: u64,
+    /// The node's quota held the thread, whatever ran.
+    pub ceiling_ns: u64,
+    /// `diecast` itself: emulator, supervisor, probes.
+    pub diecast_ns: u64,
+    /// Anything else on this host, the kernel's threads among it.
+    pub others_ns: u64,
+    /// No thread: the core was on its way, busy with interrupts, or a hypervisor had it.
+    pub nobody_ns: u64,
 }
 
 /// Something that a reader of the results must know.
@@ -592,6 +630,7 @@ pub fn examples() -> Vec<Record> {
             used_ns: 20_300_000,
             meter_cost_ns: 300_000,
             cold_ns: 250_000,
+            slow_ns: 90_000,
         }),
         Record::Lateness(Lateness {
             source: LatenessSource::Emulator,
@@ -616,6 +655,19 @@ pub fn examples() -> Vec<Record> {
             nodes_ns: 1_800_000_000,
         }),
         Record::Throttling(Throttling { node: node(), v_ns, periods: 700, throttled_periods: 0, r_throttled_ns: 0 }),
+        Record::Waits(Waits {
+            node: node(),
+            v_ns,
+            waited_ns: 1_200_000_000,
+            causes: Some(WaitCauses {
+                other_nodes_ns: 840_000_000,
+                siblings_ns: 310_000_000,
+                ceiling_ns: 0,
+                diecast_ns: 30_000_000,
+                others_ns: 15_000_000,
+                nobody_ns: 5_000_000,
+            }),
+        }),
         Record::Finding(Finding {
             kind: FindingKind::ThreadWithoutMeter,
             node: Some(node()),

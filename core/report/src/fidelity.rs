@@ -14,6 +14,7 @@ use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
 
 use crate::text::{duration, percent};
+use crate::waits::{NodeWaits, node_waits};
 
 /// The most that a trustworthy run may show. Times are virtual: what the programs see.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub struct Budgets {
     pub escaped_fraction: f64,
     /// Share of a node's CPU time that was not charged because it was colder than on the original machine.
     pub cold_fraction: f64,
+    /// Share of a node's CPU time that was not charged because the host's cores were slow.
+    pub taken_off_slow_fraction: f64,
     /// Share of the measured time for which a node's ceiling held it.
     pub throttled_fraction: f64,
     /// Spread of a core's fixed-work probe, `(p90 - p10) / median`.
@@ -60,6 +63,7 @@ impl Default for Budgets {
             conservation_outside_fraction: 0.0,
             escaped_fraction: 0.02,
             cold_fraction: 0.5,
+            taken_off_slow_fraction: 0.5,
             throttled_fraction: 0.001,
             host_probe_spread: 0.5,
             stolen_fraction: 0.02,
@@ -101,6 +105,9 @@ pub struct Fidelity {
     pub host_speed: Vec<CoreSpeed>,
     /// Who had the cores while measuring.
     pub host_use: Option<HostShares>,
+    /// What each node's threads waited for when they wanted a core, while measuring.
+    #[serde(default)]
+    pub waits: Vec<NodeWaits>,
     /// Findings: kind, how many, in what words.
     pub findings: Vec<FindingTotal>,
 }
@@ -127,6 +134,9 @@ pub struct ConservationTotal {
     /// Not charged because the work was colder than on the original machine.
     #[serde(default)]
     pub cold_ns: u64,
+    /// Not charged because the host's cores were slow.
+    #[serde(default)]
+    pub slow_ns: u64,
 }
 
 impl ConservationTotal {
@@ -137,8 +147,8 @@ impl ConservationTotal {
 
     /// The error of all windows as one.
     pub fn total_error(&self) -> f64 {
-        let Self { charged_ns, used_ns, meter_cost_ns, cold_ns, .. } = *self;
-        Conservation { charged_ns, used_ns, meter_cost_ns, cold_ns, ..Conservation::default() }.error()
+        let Self { charged_ns, used_ns, meter_cost_ns, cold_ns, slow_ns, .. } = *self;
+        Conservation { charged_ns, used_ns, meter_cost_ns, cold_ns, slow_ns, ..Conservation::default() }.error()
     }
 
     /// Share of the CPU time used while measuring that no meter caught.
@@ -149,6 +159,15 @@ impl ConservationTotal {
     /// Share of the program's CPU time that was not charged because it was colder than on the original machine.
     pub fn cold_fraction(&self) -> f64 {
         if self.cold_ns == 0 { 0.0 } else { self.cold_ns as f64 / (self.cold_ns + self.charged_ns) as f64 }
+    }
+
+    /// Share of the program's CPU time that was not charged because the host's cores were slow.
+    pub fn slow_fraction(&self) -> f64 {
+        if self.slow_ns == 0 {
+            0.0
+        } else {
+            self.slow_ns as f64 / (self.slow_ns + self.cold_ns + self.charged_ns) as f64
+        }
     }
 
     /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
@@ -162,6 +181,7 @@ impl ConservationTotal {
         self.used_ns += window.used_ns;
         self.meter_cost_ns += window.meter_cost_ns;
         self.cold_ns += window.cold_ns;
+        self.slow_ns += window.slow_ns;
     }
 }
 
@@ -363,6 +383,7 @@ impl Fidelity {
                 .filter(|sample| sample.ring_dropped_packets > 0)
                 .map(|sample| (sample.node.clone(), sample.ring_dropped_packets))
                 .collect(),
+            waits: node_waits(records, v_window),
             host_use: host_use.and_then(|(from, to)| HostShares::between(from, to)),
             host_speed: host_speed.into_iter().map(|(core, probe_ns)| CoreSpeed { core, probe_ns }).collect(),
             findings: findings.into_values().collect(),
@@ -477,6 +498,15 @@ impl Fidelity {
                 budgets.cold_fraction,
                 None,
                 "idle caches lose too much on this host: a smaller TDF, or a host with fewer neighbours",
+            ));
+        }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::slow_fraction) {
+            checks.push(Check::share(
+                format!("CPU time taken off while cores were slow ({})", worst.node),
+                worst.slow_fraction(),
+                budgets.taken_off_slow_fraction,
+                None,
+                "this host's cores run at a fraction of their speed too often: run again, or on a steadier host",
             ));
         }
         if let Some(worst) = self.ledgers.iter().max_by_key(|ledger| ledger.v_p99_ns) {

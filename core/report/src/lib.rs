@@ -15,11 +15,13 @@ mod plot;
 pub mod stats;
 mod summary;
 pub mod text;
+mod waits;
 
 pub use compare::{Comparison, Overall};
 pub use fidelity::{Budgets, Fidelity};
 pub use pipes::PipeUse;
 pub use summary::{LoadError, METRICS_FILE, NodeUse, PLAN_FILE, Run, RunSummary, SUMMARY_FILE, load_run, samples_file};
+pub use waits::{CAUSES as WAIT_CAUSES, NodeWaits};
 
 /// Indented JSON with a newline at its end.
 ///

@@ -10,6 +10,7 @@ use crate::fidelity::Budgets;
 use crate::pipes::PipeUse;
 use crate::stats::{Interval, Judged};
 use crate::summary::RunSummary;
+use crate::waits::{CAUSES as WAIT_CAUSES, NodeWaits};
 
 /// A time span in the unit in which it has one to three digits before the point, four significant digits.
 pub fn duration(ns: f64) -> String {
@@ -129,7 +130,34 @@ pub fn run(summary: &RunSummary, budgets: &Budgets) -> String {
     });
     text.push('\n');
     text += &table(&["fidelity", "measured", "budget", ""], 1, rows.collect());
+    text += &waits(summary);
     text += &notes(summary);
+    text
+}
+
+/// Shortest share of the measured time for which a node's threads must have waited to be shown.
+const WAITED_SHOWN: f64 = 0.001;
+
+/// What threads waited for when they wanted a core, where any node's waited.
+fn waits(summary: &RunSummary) -> String {
+    let all = &summary.fidelity.waits;
+    let long = |node: &&NodeWaits| node.waited_ns as f64 > summary.r_measured_ns as f64 * WAITED_SHOWN;
+    let shown: Vec<&NodeWaits> = all.iter().filter(long).collect();
+    if shown.is_empty() {
+        return String::new();
+    }
+    let row = |node: &&NodeWaits| {
+        let mut cells = vec![node.node.clone(), duration(node.waited_ns as f64)];
+        cells.extend(node.shares().map_or_else(Vec::new, |shares| shares.map(percent).into()));
+        cells.resize(2 + WAIT_CAUSES.len(), String::new());
+        cells
+    };
+    let mut header = vec!["threads that waited for a core", "real time"];
+    header.extend(WAIT_CAUSES);
+    let mut text = format!("\n{}", table(&header, 1, shown.iter().map(row).collect()));
+    if shown.iter().any(|node| node.causes.is_none()) {
+        text += "without causes: one sum from schedstat, since BPF programs can't tell on this host\n";
+    }
     text
 }
 

@@ -1,6 +1,7 @@
 //! The schedule: when each request is meant to leave and what it asks for, all computed before the first one.
 //!
-//! Arrivals are a Poisson process of constant rate λ: gaps are -ln(u)/λ with u uniform on (0, 1].
+//! Arrivals are a Poisson process of constant rate λ: gaps are -ln(u)/λ with u uniform on (0, 1]. Where the rate rises
+//! from nothing at first, the same arrivals are moved to where the risen rate would have brought as many.
 //! The generator is SplitMix64 and the logarithm is `libm`'s (not the host's), so that the same seed, stream and rate
 //! give the same nanoseconds on every machine. Paths come from a generator of their own: another list of paths leaves
 //! the arrival times as they were.
@@ -23,6 +24,8 @@ pub struct ScheduleSpec {
     /// Tells generators of one seed apart, such as the two load nodes of one experiment.
     pub stream: String,
     pub length_ns: u64,
+    /// The rate rises evenly from nothing for so long.
+    pub ramp_ns: u64,
     pub paths: Paths,
 }
 
@@ -43,13 +46,27 @@ impl ScheduleSpec {
         let mean_gap_ns = 1e9 / self.rate_per_s;
         let mut arrivals = Vec::new();
         // The sum is kept in a float: below 2^53 ns (104 days) its step is under a nanosecond.
-        let mut at_ns = 0.0;
+        let mut full_rate_ns = 0.0;
         loop {
-            at_ns += -libm::log(gaps.unit()) * mean_gap_ns;
+            full_rate_ns += -libm::log(gaps.unit()) * mean_gap_ns;
+            let at_ns = self.ramped(full_rate_ns);
             if at_ns >= self.length_ns as f64 {
                 return arrivals;
             }
             arrivals.push(Arrival { at_ns: at_ns as u64, path: self.paths.draw(&mut choices) });
+        }
+    }
+}
+
+impl ScheduleSpec {
+    /// When a rate that rises for `ramp_ns` has brought as many arrivals as the full rate in `full_rate_ns`: after t of a
+    /// ramp of length r it has brought as many as the full rate in t² / 2r.
+    fn ramped(&self, full_rate_ns: f64) -> f64 {
+        let ramp_ns = self.ramp_ns as f64;
+        if full_rate_ns < ramp_ns / 2.0 {
+            libm::sqrt(2.0 * ramp_ns * full_rate_ns)
+        } else {
+            full_rate_ns + ramp_ns / 2.0
         }
     }
 }
@@ -110,8 +127,24 @@ mod tests {
             seed,
             stream: stream.to_owned(),
             length_ns: 100_000_000_000,
+            ramp_ns: 0,
             paths: Paths::Items(1000),
         }
+    }
+
+    /// 40 s of ramp at 500/s: half as many arrivals as without, a quarter of those in its first half, and the full rate
+    /// after it. Deviations are four of Poisson's.
+    #[test]
+    fn a_ramp_brings_half_of_the_rate_and_rises_evenly() {
+        let ramped = ScheduleSpec { ramp_ns: 40_000_000_000, ..spec(500.0, 7, "load-1") }.arrivals();
+        let between = |from_s: u64, to_s: u64| {
+            let (from, to) = (from_s * 1_000_000_000, to_s * 1_000_000_000);
+            ramped.iter().filter(|a| (from..to).contains(&a.at_ns)).count()
+        };
+        assert!(ramped.is_sorted_by_key(|a| a.at_ns));
+        assert!(between(0, 20).abs_diff(2_500) < 200, "{}", between(0, 20));
+        assert!(between(20, 40).abs_diff(7_500) < 350, "{}", between(20, 40));
+        assert!(between(40, 100).abs_diff(30_000) < 700, "{}", between(40, 100));
     }
 
     #[test]

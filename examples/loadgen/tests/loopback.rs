@@ -56,7 +56,14 @@ fn work_together() {
     let lines: Vec<&str> = text.lines().collect();
     // The schedule that the program says it used, computed here again.
     let paths = Paths::Items(1000);
-    let spec = ScheduleSpec { rate_per_s: 200.0, seed: 7, stream: "load-1".to_owned(), length_ns: 2500 * MS, paths };
+    let spec = ScheduleSpec {
+        rate_per_s: 200.0,
+        seed: 7,
+        stream: "load-1".to_owned(),
+        length_ns: 2500 * MS,
+        ramp_ns: 0,
+        paths,
+    };
     let arrivals = spec.arrivals();
     let measured = arrivals.iter().filter(|arrival| arrival.at_ns >= 500 * MS).count();
     assert_eq!(lines[0], format!("seed=7 stream=load-1 rate=200/s requests={}", arrivals.len()));
@@ -101,6 +108,15 @@ fn spin_reports_what_it_did() {
     assert_eq!(line["turns"], 1_000_000);
     let (cpu_ns, wall_ns) = (line["thread_cpu_ns"].as_u64().unwrap(), line["wall_ns"].as_u64().unwrap());
     assert!(cpu_ns > 100_000 && wall_ns + 100_000 >= cpu_ns, "{line}");
+}
+
+#[test]
+fn threads_work_for_a_given_time() {
+    let arguments = ["--last", "100ms", "--threads", "3", "--locked"];
+    let output = Command::new(env!("CARGO_BIN_EXE_diecast-spin")).args(arguments).output().unwrap();
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let ns = |what: &str| line[what].as_u64().unwrap();
+    assert!(ns("wall_ns") >= 100_000_000 && ns("rounds") > 10 && ns("cpu_ns") > 1_000_000, "{line}");
 }
 
 /// One connection, a server that stalls once for 400 ms, 200 requests/s. All 60 or so requests of the stall's first
@@ -194,7 +210,8 @@ fn nobody_listening_is_an_error_of_each_request() {
 
 /// Runs the client in this process; the schedule is that of seed 1.
 fn load(address: SocketAddr, rate_per_s: f64, length_ns: u64, change: impl FnOnce(&mut ClientOptions)) -> ClientReport {
-    let spec = ScheduleSpec { rate_per_s, seed: 1, stream: String::new(), length_ns, paths: Paths::Items(10) };
+    let spec =
+        ScheduleSpec { rate_per_s, seed: 1, stream: String::new(), length_ns, ramp_ns: 0, paths: Paths::Items(10) };
     let mut options = ClientOptions {
         address,
         host: address.to_string(),

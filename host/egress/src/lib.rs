@@ -1,22 +1,32 @@
-//! Debt at egress: loads the programs of `freestanding/bpf-egress` and hangs them on nodes' NICs.
+//! Debt at egress, and whom threads wait for: loads the programs of `freestanding/bpf-egress` and hangs them on nodes'
+//! NICs.
 //!
 //! One [`Egress`] per lab. Those at wake-ups and context switches are attached by BPF links, those on NICs live
 //! with their device; when the process dies in any way, the kernel removes everything.
+
+mod waits;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{Bursts, WAIT_KINDS};
-use diecast_host_net::{HostNetError, kernel_hz, netns_cookie};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, TC_EGRESS, TcHookBuilder};
+use diecast_host_net::{HostNetError, LARGE_KEY_BYTES, TRAILER_BYTES, kernel_hz, netns_cookie};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput, TC_EGRESS, TcHookBuilder};
+
+pub use waits::Waits;
 
 /// Programs at wake-ups and context switches.
-const TRACED: [&str; 3] = ["wakeup", "wakeup_new", "burst"];
+const TRACED: [&str; 4] = ["wakeup", "wakeup_new", "burst", "migrate"];
+/// Finds out which process this is.
+const LOADER: &str = "loader";
 const DEBT: &str = "debt";
 const NODES: &str = "nodes";
-/// `struct node` of the programs: bursts and their CPU time by kind and bin.
-const NODE_WORDS: usize = 2 * WAIT_KINDS * GAP_BINS;
+const LARGE: &str = "large";
+const SLOW: &str = "slow";
+/// `struct node` of the programs: bursts and their CPU time by kind and bin, then what threads waited for.
+const BURST_WORDS: usize = 2 * WAIT_KINDS * GAP_BINS;
+const NODE_WORDS: usize = BURST_WORDS + waits::WAITED_WORDS;
 
 /// The object with the alignment that ELF wants.
 #[repr(C, align(8))]
@@ -50,6 +60,8 @@ impl EgressError {
 /// The loaded programs. Dropping it detaches those at wake-ups and context switches.
 pub struct Egress {
     nodes: MapHandle,
+    large: MapHandle,
+    slow: MapHandle,
     debt: OwnedFd,
     /// Order matters: detach, then close the object.
     _traced: Vec<Link>,
@@ -74,16 +86,21 @@ impl Egress {
         // The only constant.
         constants.copy_from_slice(&u64::from(kernel_hz()).to_ne_bytes());
         let object = object.load().map_err(failed("load"))?;
+        let loader = object.progs_mut().find(|p| p.name() == LOADER).ok_or_else(|| missing("find"))?;
+        loader.test_run(ProgramInput::default()).map_err(failed("run"))?;
         let mut traced = Vec::new();
         for name in TRACED {
             let program = object.progs_mut().find(|p| p.name() == name).ok_or_else(|| missing("find"))?;
             traced.push(program.attach_trace().map_err(failed("attach"))?);
         }
-        let nodes = object.maps().find(|m| m.name() == NODES).ok_or_else(|| missing("find the map of"))?;
-        let nodes = MapHandle::try_from(&nodes).map_err(failed("open the map of"))?;
+        let map = |name: &str| {
+            let map = object.maps().find(|m| m.name() == name).ok_or_else(|| missing("find the maps of"))?;
+            MapHandle::try_from(&map).map_err(failed("open the maps of"))
+        };
+        let (nodes, large, slow) = (map(NODES)?, map(LARGE)?, map(SLOW)?);
         let debt = object.progs().find(|p| p.name() == DEBT).ok_or_else(|| missing("find"))?;
         let debt = debt.as_fd().try_clone_to_owned().map_err(|e| failed("open")(e.into()))?;
-        Ok(Egress { nodes, debt, _traced: traced, _object: object })
+        Ok(Egress { nodes, large, slow, debt, _traced: traced, _object: object })
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.
@@ -97,18 +114,41 @@ impl Egress {
 
     /// The bursts of work of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
     pub fn bursts(&self, cookie: u64) -> Result<Bursts, EgressError> {
-        let node = self
-            .nodes
-            .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| EgressError::Bpf { action: "read", error })?
-            .ok_or_else(|| missing("find the node in"))?;
-        let mut words = node.chunks_exact(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default()) as f64);
+        let mut words = self.words(cookie)?.into_iter().map(|w| w as f64);
         let mut bursts = Bursts::default();
         for (n, cpu_ns) in bursts.count.iter_mut().flatten().zip(bursts.cpu_ns.iter_mut().flatten()) {
             *n = words.next().unwrap_or(0.0);
             *cpu_ns = words.next().unwrap_or(0.0);
         }
         Ok(bursts)
+    }
+
+    /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is
+    /// none, or too many came after it.
+    pub fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]> {
+        self.large.lookup(key, MapFlags::ANY).ok()??.try_into().ok()
+    }
+
+    /// While the host's cores are slow, no burst is counted: it would teach nothing of what sleeps do.
+    pub fn set_slow(&self, slow: bool) -> Result<(), EgressError> {
+        self.slow
+            .update(&0u32.to_ne_bytes(), &u32::from(slow).to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| EgressError::Bpf { action: "configure", error })
+    }
+
+    /// What a node's threads waited for since the node was added; `cookie` is what `add_node` gave.
+    pub fn waits(&self, cookie: u64) -> Result<Waits, EgressError> {
+        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS)))
+    }
+
+    /// What the programs keep of a node.
+    fn words(&self, cookie: u64) -> Result<Vec<u64>, EgressError> {
+        let node = self
+            .nodes
+            .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
+            .map_err(|error| EgressError::Bpf { action: "read", error })?
+            .ok_or_else(|| missing("find the node in"))?;
+        Ok(node.chunks_exact(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default())).collect())
     }
 
     /// Makes a NIC append the trailer to everything that it sends. For a thread in the NIC's namespace.

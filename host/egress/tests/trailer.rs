@@ -1,14 +1,20 @@
 //! Every frame of a node tells its sender's CPU time, and its checksums stay right.
 
-use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use diecast_core_abi::METER_SLEEP;
-use diecast_core_net::{Link, NetBuilder, NetSpec};
-use diecast_core_vtime::Tdf;
+use diecast_core_cpu::Sent;
+use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
+use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
 use diecast_host_egress::Egress;
-use diecast_host_net::{TRAILER_BYTES, create_netns, in_netns, prepare_node_with};
+use diecast_host_net::{
+    EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, SharedFrame, TRAILER_BYTES, create_netns,
+    in_netns, monotonic_now, prepare_node_with,
+};
 
 /// CPU time of the calling thread, ns.
 fn thread_cpu_ns() -> u64 {
@@ -86,34 +92,167 @@ fn two_nodes() -> NetSpec {
 
 #[test]
 fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
-    if !rustix::process::geteuid().is_root() {
+    if !skip() {
+        diecast_quiet::look(trailers);
+    }
+}
+
+/// True, and a printed reason, where these programs can't be loaded.
+fn skip() -> bool {
+    let (root, btf) = (rustix::process::geteuid().is_root(), std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
+    if !root {
         eprintln!("skipped: needs root for BPF and network namespaces");
-        return;
     }
-    if !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+    if !btf {
         eprintln!("skipped: this kernel has no BTF");
+    }
+    !root || !btf
+}
+
+/// A node's NIC with the program, and a neighbour that is known.
+fn nic(egress: &Egress, spec: &NetSpec) -> (OwnedFd, OwnedFd, u64) {
+    let ns = create_netns().unwrap();
+    let cookie = egress.add_node(ns.as_fd()).unwrap();
+    let up = |nic| egress.attach_here(nic);
+    let kind = NicKind::of(spec);
+    let prepared = prepare_node_with(ns.as_fd(), &spec.nodes[0], &spec.subnet, kind, Tdf::ONE, &up).unwrap();
+    // No neighbour answers: a static entry lets datagrams out.
+    in_netns(ns.as_fd(), || {
+        let (to, mac) = (spec.nodes[1].ipv4.to_string(), spec.nodes[1].mac.to_string());
+        let done = std::process::Command::new("ip").args(["neigh", "add", &to, "lladdr", &mac, "dev", "eth0"]).status();
+        assert!(done.unwrap().success());
+    })
+    .unwrap();
+    (ns, prepared.tap, cookie)
+}
+
+/// Counts what senders are charged for.
+struct Ledger {
+    egress: Egress,
+    charged: AtomicU64,
+    large: AtomicU64,
+}
+
+impl EgressLedger for Ledger {
+    fn charge_sender(&self, _: usize, _: &Sent, _: RealNs) -> VirtNs {
+        self.charged.fetch_add(1, Ordering::Relaxed);
+        VirtNs(0)
+    }
+
+    fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]> {
+        self.large.fetch_add(1, Ordering::Relaxed);
+        self.egress.trailer_of(key)
+    }
+}
+
+/// Over TCP every frame has its trailer: whole ones carry it, of those with several segments the NIC's program knows, as
+/// long as the emulator asks in time.
+#[test]
+fn no_frame_of_a_transfer_with_offload_is_without_its_trailer() {
+    if !skip() {
+        diecast_quiet::look(transfer_with_offload);
+    }
+}
+
+fn transfer_with_offload() {
+    const BYTES: u64 = 3_000_000;
+    let ledger = Ledger { egress: Egress::load().unwrap(), charged: 0.into(), large: 0.into() };
+    let spec = NetSpec { offload: true, ..two_nodes() };
+    let (mut netns, mut taps) = (Vec::new(), Vec::new());
+    for node in &spec.nodes {
+        let ns = create_netns().unwrap();
+        ledger.egress.add_node(ns.as_fd()).unwrap();
+        let up = |nic| ledger.egress.attach_here(nic);
+        let kind = NicKind::of(&spec);
+        taps.push(prepare_node_with(ns.as_fd(), node, &spec.subnet, kind, Tdf::ONE, &up).unwrap().tap);
+        netns.push(ns);
+    }
+    let ledger = Arc::new(ledger);
+    let to = (spec.nodes[1].ipv4, 80);
+    let emulator = Emulator::start(EmulatorConfig {
+        spec,
+        taps,
+        clock: Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), Tdf::ONE))),
+        ledger: Some(ledger.clone()),
+        receivers: None,
+        priority: Some(50),
+        cpu: None,
+        record: None,
+    })
+    .unwrap();
+    let listener = in_netns(netns[1].as_fd(), || TcpListener::bind(to).unwrap()).unwrap();
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut stream = listener.accept().unwrap().0;
+            assert_eq!(std::io::copy(&mut stream, &mut std::io::sink()).unwrap(), BYTES);
+        });
+        // The sender is a thread of the node from its first burst on.
+        in_netns(netns[0].as_fd(), || {
+            let mut stream = TcpStream::connect(to).unwrap();
+            for _ in 0..BYTES / 30_000 {
+                std::io::Write::write_all(&mut stream, &[1; 30_000]).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        })
+        .unwrap();
+    });
+    let stats = emulator.stop().unwrap();
+    let (charged, large) = (ledger.charged.load(Ordering::Relaxed), ledger.large.load(Ordering::Relaxed));
+    println!("{charged} charged, {large} of several segments, {} read", stats.packets_read);
+    assert_eq!(stats.without_trailer, 0);
+    assert!(large > 10 && charged > 10, "{charged} charged, {large} of several segments");
+}
+
+/// What a program sends as one for its NIC to cut stays one, and its sender is known by what the frame shows.
+#[test]
+fn a_frame_of_several_segments_tells_its_sender_apart_from_it() {
+    if skip() {
         return;
     }
-    diecast_quiet::look(trailers);
+    let egress = Egress::load().unwrap();
+    let spec = NetSpec { offload: true, ..two_nodes() };
+    let (ns, tap, _) = nic(&egress, &spec);
+    let (tid, before, after) = in_netns(ns.as_fd(), || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        let segment: libc::c_int = 1000;
+        let (option, length) = ((&raw const segment).cast(), size_of_val(&segment) as u32);
+        // SAFETY: a live value of that length.
+        let set = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_SEGMENT, option, length) };
+        assert_eq!(set, 0);
+        poll_ms(1);
+        spin(Duration::from_millis(2));
+        let before = thread_cpu_ns();
+        socket.send_to(&[7; 9500], (spec.nodes[1].ipv4, 7000)).unwrap();
+        (rustix::thread::gettid().as_raw_pid() as u32, before, thread_cpu_ns())
+    })
+    .unwrap();
+    let mut buffer = [0; 20_000];
+    let end = Instant::now() + Duration::from_secs(5);
+    let read = loop {
+        let n = rustix::io::read(&tap, &mut buffer).unwrap_or(0);
+        let (header, frame) = buffer[..n].split_first_chunk::<OFFLOAD_HEADER_BYTES>().unwrap_or((&[0; 10], &[]));
+        if header[1] == 5 && frame[36..38] == 7000u16.to_be_bytes() {
+            break (header, frame);
+        }
+        assert!(Instant::now() < end, "no datagram within 5 s");
+    };
+    let segments = Segments::new(read.0, read.1).unwrap();
+    assert_eq!((segments.count(), read.1.len()), (10, 42 + 9500), "no trailer is on it");
+    let at = segments.transport().unwrap();
+    let mut key: [u8; LARGE_KEY_BYTES] = [&read.1[..12], &read.1[at..at + 8]].concat().try_into().unwrap();
+    let trailer = egress.trailer_of(&key).expect("a trailer of it");
+    assert_eq!(u32::from_ne_bytes(trailer[4..8].try_into().unwrap()), tid);
+    let cpu = u64::from_ne_bytes(trailer[16..24].try_into().unwrap());
+    assert!(before <= cpu + 50_000 && cpu <= after + 10_050_000, "{before} {cpu} {after}");
+    key[19] ^= 1;
+    assert_eq!(egress.trailer_of(&key), None, "not of another");
 }
 
 fn trailers() {
     let egress = Egress::load().unwrap();
     let spec = two_nodes();
-    let ns = create_netns().unwrap();
-    let cookie = egress.add_node(ns.as_fd()).unwrap();
-    let up = |nic| egress.attach_here(nic);
-    let prepared = prepare_node_with(ns.as_fd(), &spec.nodes[0], &spec.subnet, spec.mtu, Tdf::ONE, &up).unwrap();
+    let (ns, tap, cookie) = nic(&egress, &spec);
     let to = spec.nodes[1].ipv4;
-    // No neighbour answers: a static entry lets the datagram out.
-    in_netns(ns.as_fd(), || {
-        let mac = spec.nodes[1].mac.to_string();
-        let done = std::process::Command::new("ip")
-            .args(["neigh", "add", &to.to_string(), "lladdr", &mac, "dev", "eth0"])
-            .status();
-        assert!(done.unwrap().success());
-    })
-    .unwrap();
     // Another process of the node runs all the time: what it does keeps nothing of this one's warm.
     let _ticker = in_netns(ns.as_fd(), || {
         let ticking = "import time\nwhile True: time.sleep(0.003)";
@@ -144,7 +283,7 @@ fn trailers() {
             (rustix::thread::gettid().as_raw_pid() as u32, slept, burst, before, thread_cpu_ns(), woke, sent)
         })
         .unwrap();
-        let frame = read_udp(&prepared.tap, port);
+        let frame = read_udp(&tap, port);
         let (packet, trailer) = frame.split_at(frame.len() - TRAILER_BYTES);
         assert_eq!(packet.len(), 42 + payload.len());
         assert_eq!(sum(trailer), 0xffff, "neutral in any checksum");
@@ -172,7 +311,8 @@ fn trailers() {
         assert!(u64_at(8) >= sent && u64_at(8) < sent + 1_000_000_000, "sent {sent} {}", u64_at(8));
     }
     assert!(exact >= 3, "CPU time as the thread's own clock has it in {exact} of 9 frames");
-    // Nine bursts of 2 ms after 20 ms in poll; one counts for 1 ms at most. The other sleeps were shorter.
+    // Nine bursts of 2 ms after 20 ms in poll; one counts for 1 ms at most. The other sleeps and blockings, four a round, are
+    // shorter unless the host keeps the cores: with two thirds of them stolen there were 18 to 32 long ones.
     let from = diecast_core_cpu::gap_bin(15_000_000);
     let long = || {
         let bursts = egress.bursts(cookie).unwrap().since(&before);
@@ -180,7 +320,7 @@ fn trailers() {
         (sum(&bursts.count), sum(&bursts.cpu_ns))
     };
     let (n, cpu_ns) = long();
-    assert!(n == 9.0 && cpu_ns >= 8.5e6, "{n} bursts of {cpu_ns} ns");
+    assert!((9.0..=45.0).contains(&n) && cpu_ns >= 8.5e6, "{n} bursts of {cpu_ns} ns");
     // The meter's sleep is in the middle of a burst, however long.
     in_netns(ns.as_fd(), || {
         poll_ms(1);
@@ -191,6 +331,17 @@ fn trailers() {
         poll_ms(1);
     })
     .unwrap();
-    let (n, more_ns) = (long().0, long().1 - cpu_ns);
-    assert!(n == 10.0 && (600e3..1e6).contains(&more_ns), "{n} bursts, the last of {more_ns} ns");
+    let (more, more_ns) = (long().0 - n, long().1 - cpu_ns);
+    assert!(more == 1.0 && (600e3..1e6).contains(&more_ns), "{more} bursts of {more_ns} ns");
+    // While the host's cores are slow none is counted; a poll of a ms ends each.
+    for slow in [true, false] {
+        egress.set_slow(slow).unwrap();
+        in_netns(ns.as_fd(), || {
+            poll_ms(20);
+            spin(Duration::from_micros(300));
+            poll_ms(1);
+        })
+        .unwrap();
+        assert_eq!(long().0 - n, if slow { 1.0 } else { 2.0 }, "slow: {slow}");
+    }
 }

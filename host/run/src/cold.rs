@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{Bursts, curve_of_all, discounts};
+use diecast_core_vtime::RealNs;
 use diecast_host_egress::Egress;
-use diecast_host_supervisor::NodeFrame;
+use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
+use diecast_host_sys::time;
 
 use crate::host_watch::Beside;
 use crate::live::Live;
@@ -19,6 +21,10 @@ const EVERY: Duration = Duration::from_millis(500);
 /// forget what it knows, since then it is charged still more.
 const KEEP: f64 = 0.98;
 const ENOUGH: f64 = 8.0;
+/// A node that was charged more of what its machine can do since the last reading teaches nothing: what it does is queued,
+/// it seldom waits, and its bursts run on through sleeps of the meter, whose cold they are not counted for. Its growth
+/// would seem to shrink, it would be charged still more, and stay overloaded.
+const BUSY_MAX: f64 = 0.85;
 
 /// What is known of one node.
 struct Learner {
@@ -26,13 +32,30 @@ struct Learner {
     cookie: u64,
     read: Bursts,
     known: Bursts,
+    /// Charged by the last reading, real CPU ns, and when that was.
+    charged_ns: u64,
+    read_at: RealNs,
 }
 
 impl Learner {
-    fn look(&mut self, egress: &Egress) {
+    /// What part of the CPU time that the machine has was charged since this was last asked, at most 1 but for catching up.
+    fn busy(&mut self, tdf: f64) -> f64 {
+        let now = RealNs(time::monotonic_ns());
+        let charged_ns = self.frame.page().counters.charged_ns.load(Relaxed);
+        let cpu = &self.frame.cpu;
+        let speed = f64::from(cpu.speed_ppm) / f64::from(SPEED_ONE_PPM) * f64::from(cpu.cores);
+        let can_ns = now.since(self.read_at).ns() as f64 / tdf * speed;
+        let gained_ns = charged_ns.saturating_sub(std::mem::replace(&mut self.charged_ns, charged_ns));
+        self.read_at = now;
+        gained_ns as f64 / can_ns.max(1.0)
+    }
+
+    fn look(&mut self, egress: &Egress, tdf: f64) {
         let Ok(now) = egress.bursts(self.cookie) else { return };
         let new = now.since(&self.read);
-        self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
+        if self.busy(tdf) <= BUSY_MAX {
+            self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
+        }
         self.read = now;
     }
 
@@ -51,11 +74,18 @@ pub(crate) fn start_learning(
     live: Arc<Live>,
 ) -> std::io::Result<Beside> {
     Beside::spawn("cold", move |stop| {
-        let learner = |(frame, cookie)| Learner { frame, cookie, read: Bursts::default(), known: Bursts::default() };
+        let learner = |(frame, cookie)| Learner {
+            frame,
+            cookie,
+            read: Bursts::default(),
+            known: Bursts::default(),
+            charged_ns: 0,
+            read_at: RealNs(0),
+        };
         let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
         while !stop.load(Acquire) {
             for l in &mut learners {
-                l.look(&egress);
+                l.look(&egress, live.world.tdf().as_f64());
             }
             let of_all = curve_of_all(learners.iter().map(|l| &l.known));
             for l in &learners {

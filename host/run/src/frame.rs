@@ -131,7 +131,10 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
         .map_err(host("making the frame's memory"))?;
     let awake = if metered {
-        Some(host_watch::keep_awake().map_err(host("starting threads that keep cores awake"))?)
+        Some(
+            host_watch::keep_awake(vec![(node.clone(), Vec::new())], None)
+                .map_err(host("starting threads that keep cores awake"))?,
+        )
     } else {
         None
     };

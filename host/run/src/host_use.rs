@@ -59,14 +59,15 @@ mod tests {
     #[test]
     fn the_cores_of_this_host_pass_their_time() {
         let before = look(7, |_| 0).unwrap();
-        let until_ns = time::monotonic_ns() + 300_000_000;
-        while time::monotonic_ns() < until_ns {}
+        let (began_ns, until_ns) = (time::monotonic_ns(), time::thread_cpu_ns() + 300_000_000);
+        while time::thread_cpu_ns() < until_ns {}
         let after = look(7, |core| 5 + core as u64).unwrap();
+        let took_ns = time::monotonic_ns() - began_ns;
         assert_eq!(before.cores.len(), time::allowed_cpus().len());
         let sum = |u: &HostUse| u.cores.iter().map(|c| c.busy_ns + c.idle_ns + c.stolen_ns).sum::<u64>();
         let passed = (sum(&after) - sum(&before)) / before.cores.len() as u64;
-        // Whole ticks, of each kind; a core that sleeps may be counted late.
-        assert!((100_000_000..2_000_000_000).contains(&passed), "{passed} ns a core");
+        // Whole ticks, of each kind; a core that sleeps, or that a hypervisor took, may be counted late.
+        assert!((took_ns / 10..3 * took_ns + 1_000_000_000).contains(&passed), "{passed} ns a core in {took_ns} ns");
         assert!(after.own_ns - before.own_ns > 100_000_000, "this thread alone used more");
         assert_eq!((after.nodes_ns, after.cores[0].slow_ns), (7, 5 + u64::from(after.cores[0].core)));
     }

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use diecast_core_cpu::SpeedWatch;
-use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling};
+use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
 use diecast_core_vtime::{RealNs, VirtSpan};
+use diecast_host_egress::Egress;
 use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::time;
@@ -23,10 +24,14 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
-/// Turns of the work that a thread repeats to keep its core awake; about 50 µs.
-const AWAKE_TURNS: u64 = 50_000;
+/// Turns of the work that a thread repeats to keep its core awake; about 20 µs.
+const AWAKE_TURNS: u64 = 20_000;
+/// Real time after which what a thread saw of its core is old: others have kept the core from it.
+const AWAKE_OLD_NS: u64 = 1_000_000;
 /// Hits without a node to imitate, for the host's speed alone.
 const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
+/// A look at a core that takes so many times the fastest found the core slow.
+const SLOW_LOOK: u64 = 3;
 /// Hits of each kind before a first estimate is good enough to start programs, kinds that are waited for, and looks
 /// after which nothing is.
 const FIRST_HITS: usize = 48;
@@ -58,19 +63,21 @@ impl Drop for Beside {
     }
 }
 
-/// Keeps every core awake with a thread that runs only when nothing else wants to (SCHED_IDLE).
+/// Keeps every core awake with a thread that runs only when nothing else wants to (SCHED_IDLE), and tells the meters of
+/// `nodes`, and who counts their bursts, when cores are slow. Each node comes with the cores that it may run on, none for
+/// all.
 ///
 /// A halted virtual CPU is given to others and comes back with cold caches and TLB: measured here, the same Python work
 /// took 1.9 to 3 times its CPU time in a frame at TDF 10 whose core halted between slices, and 1.0 with this. A dilated
 /// node sleeps most of the time, a baseline node less, so the error would not cancel.
-pub fn keep_awake() -> std::io::Result<Awake> {
-    let mut awake = Awake { threads: Vec::new(), slow_ns: BTreeMap::new() };
+pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egress>>) -> std::io::Result<Awake> {
+    let cores: BTreeMap<usize, Core> = time::allowed_cpus().into_iter().map(|cpu| (cpu, Core::default())).collect();
+    let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }) };
     for cpu in time::allowed_cpus() {
-        let slow_ns = Arc::new(AtomicU64::new(0));
-        awake.slow_ns.insert(cpu, slow_ns.clone());
+        let seen = awake.seen.clone();
         awake.threads.push(Beside::spawn("awake", move |stop| {
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
-                stay_awake(stop, &slow_ns);
+                stay_awake(stop, cpu, &seen);
             }
         })?);
     }
@@ -78,36 +85,96 @@ pub fn keep_awake() -> std::io::Result<Awake> {
 }
 
 /// Repeats the same work, and notes for how long its core was slow.
-fn stay_awake(stop: &AtomicBool, slow_ns: &AtomicU64) {
+fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen) {
     let mut speed = SpeedWatch::default();
     let mut last_ns = time::monotonic_ns();
     while !stop.load(Ordering::Relaxed) {
         let cpu_ns = time::thread_cpu_ns();
         std::hint::black_box(probe::fixed_work(AWAKE_TURNS));
         let (cpu_ns, now_ns) = (time::thread_cpu_ns().saturating_sub(cpu_ns), time::monotonic_ns());
-        slow_ns.store(speed.worked(cpu_ns, now_ns - last_ns), Ordering::Relaxed);
+        let slow_ns = speed.worked(cpu_ns, now_ns - last_ns);
         last_ns = now_ns;
+        if let Some(core) = seen.cores.get(&cpu) {
+            core.slow_ns.store(slow_ns, Ordering::Relaxed);
+            core.seen_ns.store(now_ns, Ordering::Relaxed);
+            if let Some(discount) = speed.discount() {
+                let before = core.discount.swap(discount, Ordering::Relaxed);
+                seen.tell(cpu, before != discount, now_ns);
+                seen.tell_learner((before == 0) != (discount == 0));
+            }
+        }
+    }
+}
+
+/// What the thread on a core saw of it.
+#[derive(Default)]
+struct Core {
+    /// For how long the core was slow so far, real ns.
+    slow_ns: AtomicU64,
+    /// [`SpeedWatch::discount`] now.
+    discount: AtomicU32,
+    /// CLOCK_MONOTONIC of the last look.
+    seen_ns: AtomicU64,
+}
+
+/// What all threads that keep cores awake saw, and the nodes that are told.
+struct Seen {
+    cores: BTreeMap<usize, Core>,
+    nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>,
+    egress: Option<Arc<Egress>>,
+}
+
+impl Seen {
+    /// Tells nodes what `cpu` has just been seen to do: its own, and, when that is news, those whose cores are too busy to
+    /// be seen: on this host all cores slow down together. The next look at a node's own core has the last word.
+    fn tell(&self, cpu: usize, news: bool, now_ns: u64) {
+        let Some(core) = self.cores.get(&cpu) else { return };
+        let discount = core.discount.load(Ordering::Relaxed);
+        for (frame, cores) in &self.nodes {
+            let own = cores.is_empty() || cores.contains(&(cpu as u32));
+            let told = &frame.page().slow_discount;
+            if (own || news && cores.iter().all(|c| self.is_old(*c, now_ns)))
+                && told.load(Ordering::Relaxed) != discount
+            {
+                told.store(discount, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Tells who counts bursts whether any core is slow, when one of them has `changed`.
+    fn tell_learner(&self, changed: bool) {
+        if let (true, Some(egress)) = (changed, &self.egress) {
+            // Refused by a kernel that took it before: bursts on slow cores are counted then.
+            let _ = egress.set_slow(self.cores.values().any(|c| c.discount.load(Ordering::Relaxed) != 0));
+        }
+    }
+
+    fn is_old(&self, cpu: u32, now_ns: u64) -> bool {
+        let seen_ns = self.cores.get(&(cpu as usize)).map_or(0, |c| c.seen_ns.load(Ordering::Relaxed));
+        now_ns.saturating_sub(seen_ns) > AWAKE_OLD_NS
     }
 }
 
 /// The threads that keep cores awake, and what they saw.
 pub struct Awake {
     threads: Vec<Beside>,
-    slow_ns: BTreeMap<usize, Arc<AtomicU64>>,
+    seen: Arc<Seen>,
 }
 
 impl Awake {
     /// For how long each core was slow so far, real ns; 0 for one that no thread keeps awake.
     pub fn slow(&self) -> impl Fn(usize) -> u64 + Send + 'static {
-        let slow_ns = self.slow_ns.clone();
-        move |core| slow_ns.get(&core).map_or(0, |sum| sum.load(Ordering::Relaxed))
+        let seen = self.seen.clone();
+        move |core| seen.cores.get(&core).map_or(0, |c| c.slow_ns.load(Ordering::Relaxed))
     }
 }
 
 impl Drop for Awake {
-    /// All are asked to stop before the first is waited for.
+    /// All are asked to stop before the first is waited for, and nodes are charged all of their CPU time again.
     fn drop(&mut self) {
         self.threads.iter().for_each(|t| t.stop.store(true, Ordering::Release));
+        self.threads.clear();
+        self.seen.nodes.iter().for_each(|(frame, _)| frame.page().slow_discount.store(0, Ordering::Relaxed));
     }
 }
 
@@ -123,6 +190,7 @@ pub fn start_probe(
         let Ok(p) = probe::Probe::new(count_kernel) else { return };
         let cpus = time::allowed_cpus();
         let mut costs: BTreeMap<Hits, Vec<u64>> = BTreeMap::new();
+        let mut fastest_ns: BTreeMap<usize, u64> = BTreeMap::new();
         let (mut looks, mut started) = (0, false);
         while !stop.load(Ordering::Acquire) {
             // One kind of hit in each round, all of them in turn.
@@ -131,7 +199,12 @@ pub fn start_probe(
             let kind = kinds.iter().nth(turn).copied().unwrap_or(DEFAULT_HITS);
             for cpu in &cpus {
                 let Ok(look) = p.look(*cpu, kind) else { continue };
-                costs.entry(kind).or_default().extend(&look.hit_costs_ns);
+                let fastest = fastest_ns.entry(*cpu).or_insert(look.work_ns);
+                *fastest = look.work_ns.min(*fastest);
+                // What hits cost on a slow core is no cost that nodes are charged for.
+                if look.work_ns < fastest.saturating_mul(SLOW_LOOK) {
+                    costs.entry(kind).or_default().extend(&look.hit_costs_ns);
+                }
                 looks += 1;
                 if started {
                     seen(&look);
@@ -174,8 +247,22 @@ pub fn start_lab_probe(nodes: Vec<Arc<NodeFrame>>, count_kernel: bool, journal: 
     })
 }
 
+/// The counters of a node at one instant.
+pub struct Sample {
+    pub node: NodeSample,
+    pub throttling: Option<Throttling>,
+    /// With causes, where BPF programs tell them.
+    pub waits: Option<Waits>,
+}
+
 /// Reads the counters of all nodes.
-pub type Sampler = Box<dyn Fn() -> Vec<(NodeSample, Option<Throttling>)> + Send>;
+pub type Sampler = Box<dyn Fn() -> Vec<Sample> + Send>;
+
+/// What a node's monitor knows of its waits: one sum, no causes.
+fn without_causes(monitors: &[Monitor], sample: &NodeSample) -> Option<Waits> {
+    let monitor = monitors.iter().find(|m| m.node().name == sample.node)?;
+    Some(Waits { node: sample.node.clone(), v_ns: sample.v_ns, waited_ns: monitor.waited_ns(), causes: None })
+}
 
 /// Ticks the monitors and takes samples each `sample_every_virtual_ns`; `slow_ns` says for how long a core was slow.
 pub fn start_watch(
@@ -203,6 +290,7 @@ pub fn start_watch(
                         used_ns: w.used_ns,
                         meter_cost_ns: w.meter_cost_ns,
                         cold_ns: w.cold_ns,
+                        slow_ns: w.slow_ns,
                     }));
                 }
                 for t in m.take_unmetered() {
@@ -218,15 +306,15 @@ pub fn start_watch(
             }
             if last || lab.now() >= next_sample {
                 let samples = sampler();
-                let nodes_ns = samples.iter().map(|(sample, _)| sample.cpu_used_ns).sum();
+                let nodes_ns = samples.iter().map(|sample| sample.node.cpu_used_ns).sum();
                 if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns, &slow_ns)) {
                     journal.write(Record::HostUse(look));
                 }
-                for (sample, throttling) in samples {
-                    journal.write(Record::Sample(sample));
-                    if let Some(t) = throttling {
-                        journal.write(Record::Throttling(t));
-                    }
+                for Sample { node, throttling, waits } in samples {
+                    let waits = waits.or_else(|| without_causes(&monitors, &node));
+                    journal.write(Record::Sample(node));
+                    throttling.into_iter().for_each(|t| journal.write(Record::Throttling(t)));
+                    waits.into_iter().for_each(|w| journal.write(Record::Waits(w)));
                 }
                 next_sample = lab.now().plus(VirtSpan(sample_every_virtual_ns));
             }
@@ -238,4 +326,41 @@ pub fn start_watch(
             std::thread::park_timeout(Duration::from_nanos(pause.clamp(1_000_000, 1_000_000_000)));
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use diecast_core_vtime::Tdf;
+    use diecast_host_supervisor::{CpuConfig, SPEED_ONE_PPM};
+
+    const MS: u64 = 1_000_000;
+
+    fn node(lab: &LabFrame) -> Arc<NodeFrame> {
+        let cpu =
+            CpuConfig { cores: 1, speed_ppm: SPEED_ONE_PPM, grain_ns: 500_000, metered: true, count_kernel: false };
+        NodeFrame::create(lab, "a", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
+    }
+
+    #[test]
+    fn nodes_on_a_slow_core_are_told_and_those_on_a_core_too_busy_to_be_seen() {
+        let lab = LabFrame::start("10".parse::<Tdf>().unwrap());
+        let (on_0, on_1, anywhere) = (node(&lab), node(&lab), node(&lab));
+        let nodes = vec![(on_0.clone(), vec![0]), (on_1.clone(), vec![1]), (anywhere.clone(), Vec::new())];
+        let seen = Seen { cores: [(0, Core::default()), (1, Core::default())].into(), nodes, egress: None };
+        let told = || [&on_0, &on_1, &anywhere].map(|n| n.page().slow_discount.load(Ordering::Relaxed));
+        let look = |cpu: usize, now_ns: u64, discount: u32| {
+            seen.cores[&cpu].seen_ns.store(now_ns, Ordering::Relaxed);
+            let before = seen.cores[&cpu].discount.swap(discount, Ordering::Relaxed);
+            seen.tell(cpu, before != discount, now_ns);
+            told()
+        };
+        assert_eq!(look(1, 10 * MS, 0), [0, 0, 0]);
+        // Core 1 was seen at its usual speed a moment ago, then not for a while.
+        assert_eq!(look(0, 10 * MS + 100_000, 50_000), [50_000, 0, 50_000]);
+        assert_eq!(look(0, 12 * MS, 51_000), [51_000, 51_000, 51_000]);
+        // What its own core shows has the last word, even when that is no news to the core.
+        assert_eq!(look(1, 12 * MS + 100_000, 0), [51_000, 0, 0]);
+        assert_eq!(look(0, 12 * MS + 200_000, 0), [0, 0, 0]);
+    }
 }

@@ -15,8 +15,8 @@ use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_net::{
-    EgressLedger, Emulator, EmulatorConfig, ReceiveLedger, SharedFrame, Way, WayEnd, add_nic, create_netns, nic_device,
-    prepare_node_with,
+    EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, ReceiveLedger, SharedFrame, TRAILER_BYTES, Way,
+    WayEnd, add_nic, create_netns, nic_device, prepare_node_with,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{ClockChange, CpuConfig, LabFrame, NodeFrame, Supervisor};
@@ -114,9 +114,9 @@ pub(crate) struct Lab {
     pub supervisor: Supervisor,
     /// In the order of the plan's.
     pub gateway: Vec<Way>,
-    egress: Option<Arc<Egress>>,
+    pub egress: Option<Arc<Egress>>,
     /// Cookies of the nodes' namespaces, by node, where packets tell their senders.
-    cookies: Vec<u64>,
+    pub cookies: Vec<u64>,
 }
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so. A run that is refused leaves no
@@ -152,7 +152,10 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let lab = set_up(plan, o, &dir, files)?;
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
     let (_, count_kernel) = crate::frame::meter_possible();
-    let awake = host_watch::keep_awake().map_err(RunError::host("starting threads that keep cores awake"))?;
+    let on_cores = |(frame, node): (&Option<Arc<NodeFrame>>, &PlannedNode)| Some((frame.clone()?, node.cpus.clone()));
+    let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
+    let awake = host_watch::keep_awake(told, lab.egress.clone())
+        .map_err(RunError::host("starting threads that keep cores awake"))?;
     let probe = host_watch::start_lab_probe(frames.clone(), count_kernel, lab.journal.clone())
         .map_err(RunError::host("starting the host probe"))?;
     let watch = host_watch::start_watch(
@@ -311,8 +314,8 @@ fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
 }
 
-/// The ledgers of a lab's nodes, by NIC.
-struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>);
+/// The ledgers of a lab's nodes, by NIC, and who knows what packets' senders have used.
+struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>, Option<Arc<Egress>>);
 
 fn by_nic(plan: &Plan, frames: &[Option<Arc<NodeFrame>>]) -> Vec<Option<Arc<NodeFrame>>> {
     let mut out = vec![None; plan.net.nodes.len()];
@@ -331,6 +334,10 @@ impl NodeLedgers {
 impl EgressLedger for NodeLedgers {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
         self.metered(node).map_or(VirtNs(0), |frame| diecast_core_cpu::charge_sender(frame.page(), sent, now))
+    }
+
+    fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]> {
+        self.1.as_ref()?.trailer_of(key)
     }
 }
 
@@ -397,10 +404,10 @@ fn set_up(
         let before_up = |nic| egress.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
         for (i, &ix) in n.nics.iter().enumerate() {
             let net = &plan.net.nodes[ix as usize];
-            let (subnet, mtu) = (plan.net.subnet.of_segment(net.segment), plan.net.mtu);
+            let (subnet, kind) = (plan.net.subnet.of_segment(net.segment), NicKind::of(&plan.net));
             let prepared = match i {
-                0 => prepare_node_with(ns.as_fd(), net, &subnet, mtu, plan.tdf, &before_up),
-                _ => add_nic(ns.as_fd(), &nic_device(i), net, &subnet, mtu, plan.tdf, &before_up),
+                0 => prepare_node_with(ns.as_fd(), net, &subnet, kind, plan.tdf, &before_up),
+                _ => add_nic(ns.as_fd(), &nic_device(i), net, &subnet, kind, plan.tdf, &before_up),
             };
             let prepared = prepared.map_err(|e| RunError::Host(format!("making NIC {i} of node {}: {e}", n.name)))?;
             sysctls.add(&prepared.sysctls, plan.tdf);
@@ -467,7 +474,7 @@ fn set_up(
     let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
     let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
     let map = Arc::new(SharedFrame::new(frame.map()));
-    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames)));
+    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames), egress.clone()));
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,

@@ -10,17 +10,18 @@ use diecast_core_abi::LATE_BUCKETS;
 use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
     End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
-    Shown, Throttling, metrics,
+    Shown, Throttling, WaitCauses, Waits, metrics,
 };
 use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
 use diecast_core_vtime::{RealSpan, Tdf, VirtNs, VirtSpan};
+use diecast_host_egress::Egress;
 use diecast_host_net::{EmulatorStats, link_counters, nic_device};
 use diecast_host_supervisor::NodeFrame;
 
 use crate::arrivals::ARRIVALS_FILE;
-use crate::host_watch::Sampler;
+use crate::host_watch::{Sample, Sampler};
 use crate::lab::{Lab, RunError};
 use crate::pipe_log;
 use crate::recorder::Recorder;
@@ -92,10 +93,26 @@ struct Sampled {
     /// Pipes that begin or end at the node.
     pipes: Vec<usize>,
     has_quota: bool,
+    /// Who tells what its threads wait for, and by which cookie.
+    egress: Option<(Arc<Egress>, u64)>,
 }
 
 impl Sampled {
-    fn read(&self, v_ns: VirtNs, stats: &EmulatorStats) -> Option<(NodeSample, Option<Throttling>)> {
+    fn waits(&self, v_ns: VirtNs) -> Option<Waits> {
+        let (egress, cookie) = self.egress.as_ref()?;
+        let by = egress.waits(*cookie).ok()?;
+        let causes = WaitCauses {
+            other_nodes_ns: by.other_nodes_ns,
+            siblings_ns: by.siblings_ns,
+            ceiling_ns: by.ceiling_ns,
+            diecast_ns: by.diecast_ns,
+            others_ns: by.others_ns,
+            nobody_ns: by.nobody_ns,
+        };
+        Some(Waits { node: self.name.clone(), v_ns, waited_ns: by.total_ns(), causes: Some(causes) })
+    }
+
+    fn read(&self, v_ns: VirtNs, stats: &EmulatorStats) -> Option<Sample> {
         let nics = || self.nics.iter().filter_map(|&ix| stats.nodes.get(ix as usize));
         let sum = |of: fn(&NodeCounters) -> u64| nics().map(of).sum::<u64>();
         let pipes = || self.pipes.iter().filter_map(|&at| stats.pipes.get(at));
@@ -137,7 +154,7 @@ impl Sampled {
             throttled_periods: t.nr_throttled,
             r_throttled_ns: t.throttled_ns,
         });
-        Some((sample, throttling))
+        Some(Sample { node: sample, throttling, waits: self.waits(v_ns) })
     }
 }
 
@@ -153,6 +170,7 @@ pub fn sampler(plan: &Plan, lab: &Lab) -> Sampler {
             nics: n.nics.clone(),
             pipes: pipes_of(&plan.net, &n.nics),
             has_quota: n.quota.is_some(),
+            egress: lab.egress.clone().zip(lab.cookies.get(at).copied()),
         })
         .collect();
     Box::new(move || {
@@ -212,6 +230,13 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
                 1,
                 format!("the emulator runs at normal priority: {reason}"),
             );
+        }
+    }
+    if let (Some(before), Some(after)) = (&measured.emulator_before, &measured.emulator_after) {
+        let count = after.without_trailer - before.without_trailer;
+        if count > 0 {
+            let text = format!("{count} frames came without their sender's CPU time, which its threads paid for later");
+            lab.journal.finding(FindingKind::Warning, None, count, text);
         }
     }
     for (name, before, after) in &measured.ledgers {

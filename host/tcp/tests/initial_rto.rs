@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::{FrameMap, Tdf};
-use diecast_host_net::{Emulator, EmulatorConfig, create_netns, in_netns, monotonic_now, prepare_node};
+use diecast_host_net::{Emulator, EmulatorConfig, NicKind, create_netns, in_netns, monotonic_now, prepare_node};
 use diecast_host_tcp::{Applied, InitialRto};
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
@@ -67,7 +67,7 @@ impl Net {
         let (mut netns, mut taps) = (Vec::new(), Vec::new());
         for node in &spec.nodes {
             let ns = create_netns().unwrap();
-            taps.push(prepare_node(ns.as_fd(), node, &spec.subnet, spec.mtu, Tdf::ONE).unwrap().tap);
+            taps.push(prepare_node(ns.as_fd(), node, &spec.subnet, NicKind::of(&spec), Tdf::ONE).unwrap().tap);
             netns.push(ns);
         }
         let clock = Arc::new(FrameMap::start(monotonic_now(), Tdf::ONE));

@@ -7,7 +7,7 @@ use diecast_core_journal::metrics::{Statistic, to_sample_bytes};
 use diecast_core_journal::{
     Combine, Conservation, CoreUse, End, Header, HostFacts, HostSpeed, HostUse, JOURNAL_VERSION, Lateness,
     LatenessSource, MetricData, MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown,
-    Throttling, examples, hash_text, to_line,
+    Throttling, WaitCauses, Waits, examples, hash_text, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
@@ -126,6 +126,18 @@ impl Made {
                         used_ns: 20_300_000,
                         meter_cost_ns: 300_000,
                         cold_ns: 0,
+                        slow_ns: 0,
+                    }));
+                }
+                if metered {
+                    let other_nodes_ns = v_s * speed / 10;
+                    let causes =
+                        WaitCauses { other_nodes_ns, siblings_ns: other_nodes_ns / 4, ..WaitCauses::default() };
+                    records.push(Record::Waits(Waits {
+                        node: node.into(),
+                        v_ns,
+                        waited_ns: other_nodes_ns + causes.siblings_ns,
+                        causes: Some(causes),
                     }));
                 }
                 let r_throttled_ns = self.throttled_ns / 20 * (v_s - 7);

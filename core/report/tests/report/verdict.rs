@@ -2,7 +2,7 @@
 
 use crate::common::{self, Made, example, lateness};
 use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, Record};
-use diecast_core_report::{Budgets, Fidelity};
+use diecast_core_report::{Budgets, Fidelity, RunSummary};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 
 fn verdict(fidelity: &Fidelity) -> (Vec<String>, Option<u32>) {
@@ -91,6 +91,7 @@ fn one_window_outside_conservation_is_enough() {
             used_ns: 20_300_000,
             meter_cost_ns: 300_000,
             cold_ns: 0,
+            slow_ns: 0,
         })
     };
     let made = Made::new(Mode::Diecast, 1);
@@ -204,6 +205,32 @@ fn reasons_name_the_first_findings_and_count_the_rest() {
     let (count, words) = reason(&[7, 8, 9, 10, 11]);
     assert_eq!(count, "5");
     assert_eq!(words, format!("{}; {}; {}; and 2 more, see the journal", detail(7), detail(8), detail(9)));
+}
+
+/// The table of waits, line by line, in the words at the end of a run.
+fn lines(summary: &RunSummary) -> Option<Vec<String>> {
+    let text = diecast_core_report::text::run(summary, &Budgets::default());
+    let shown = text.split("threads that waited").nth(1)?.lines().skip(1);
+    Some(shown.map(|line| line.trim_end().to_owned()).collect())
+}
+
+#[test]
+fn waits_are_told_by_cause_and_without() {
+    let mut summary = Made::new(Mode::Diecast, 1).run("x").summary;
+    let waits = &summary.fidelity.waits;
+    assert_eq!(waits.iter().map(|w| w.node.as_str()).collect::<Vec<_>>(), ["app-1", "load-1"]);
+    // What happened while measuring, not since the node's start.
+    assert_eq!((waits[1].waited_ns, waits[1].shares().unwrap()[..2].to_vec()), (250_000_000, vec![0.8, 0.2]));
+    let told = lines(&summary).unwrap();
+    assert!(told[1].starts_with("load-1") && told[1].contains("250 ms") && told[1].contains("80 %"), "{told:?}");
+    summary.fidelity.waits[1].causes = None;
+    let told = lines(&summary).unwrap();
+    assert!(told[1].ends_with("250 ms"), "{told:?}");
+    assert_eq!(told[2], "without causes: one sum from schedstat, since BPF programs can't tell on this host");
+    // Not worth a table.
+    summary.fidelity.waits.iter_mut().for_each(|w| w.waited_ns = 1_000_000);
+    assert_eq!(lines(&summary), None);
+    assert_eq!(Made::new(Mode::Naive, 1).fidelity(vec![]).waits, []);
 }
 
 #[test]

@@ -31,6 +31,9 @@ struct Args {
     /// Load before the measure window, such as 5s
     #[arg(long, env = "DIECAST_WARM_UP", default_value = "5s", value_parser = units::parse_time_ns)]
     warm_up: u64,
+    /// In this part of the warm-up, 0 to 1, the rate rises from nothing
+    #[arg(long, default_value_t = 0.0, value_parser = parse_part)]
+    ramp: f64,
     /// Length of the measure window, such as 20s
     #[arg(long, env = "DIECAST_MEASURE", default_value = "20s", value_parser = units::parse_time_ns)]
     measure: u64,
@@ -80,7 +83,8 @@ fn run(args: &Args) -> Result<(), String> {
         None => Paths::Items(args.items),
     };
     let length_ns = args.warm_up + args.measure;
-    let spec = ScheduleSpec { rate_per_s: args.rate, seed: args.seed, stream, length_ns, paths };
+    let ramp_ns = (args.warm_up as f64 * args.ramp) as u64;
+    let spec = ScheduleSpec { rate_per_s: args.rate, seed: args.seed, stream, length_ns, ramp_ns, paths };
     let arrivals = spec.arrivals();
     if args.print_schedule {
         let lines: String = arrivals.iter().map(|a| format!("{} {}\n", a.at_ns, a.path)).collect();
@@ -116,6 +120,11 @@ fn run(args: &Args) -> Result<(), String> {
     println!("errors={}", summary.errors);
     println!("{}", serde_json::to_string(&summary).map_err(|e| e.to_string())?);
     Ok(())
+}
+
+fn parse_part(text: &str) -> Result<f64, String> {
+    let part = text.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or_else(|| format!("expected a part of the warm-up from 0 to 1, such as 0.75, got {text:?}"))
 }
 
 fn authority(url: &str) -> Result<&str, String> {

@@ -11,7 +11,7 @@ use diecast_core_net::{Mac, NodeSpec, Subnet, VertexIx};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::{Egress, EgressError};
 use diecast_host_net::{
-    SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node, prepare_node_with,
+    NicKind, SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node, prepare_node_with,
 };
 use diecast_host_tcp::InitialRto;
 
@@ -20,7 +20,7 @@ use crate::report::{Check, Need, Part, Subject};
 
 /// TDF that the trial namespace is stretched for.
 const TRIAL_TDF: &str = "10";
-const MTU: u32 = 1500;
+const KIND: NicKind = NicKind { mtu: 1500, offload: true };
 const RTO_MIN: &str = "net.ipv4.tcp_rto_min_us";
 const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 
@@ -66,7 +66,7 @@ fn node(netns: &OwnedFd) -> Vec<Check> {
     let s = subject("TAP devices", Need::Labs);
     let (node, subnet) = trial_node();
     let Ok(tdf) = TRIAL_TDF.parse::<Tdf>() else { return Vec::new() };
-    match prepare_node(netns.as_fd(), &node, &subnet, MTU, tdf) {
+    match prepare_node(netns.as_fd(), &node, &subnet, KIND, tdf) {
         Ok(prepared) => {
             let mut checks = vec![s.ok("one was made in a namespace, with addresses, and removed")];
             checks.extend(judge_sysctls(&prepared.sysctls));
@@ -169,7 +169,7 @@ fn attach_egress() -> Result<(), (String, &'static str)> {
     let netns = create_netns().map_err(refused_by_host)?;
     egress.add_node(netns.as_fd()).map_err(failed)?;
     let (node, subnet) = trial_node();
-    prepare_node_with(netns.as_fd(), &node, &subnet, MTU, Tdf::ONE, &|nic| egress.attach_here(nic))
+    prepare_node_with(netns.as_fd(), &node, &subnet, KIND, Tdf::ONE, &|nic| egress.attach_here(nic))
         .map(drop)
         .map_err(refused_by_host)
 }

@@ -1,0 +1,157 @@
+//! What threads waited for when they wanted a core, split by cause on the real kernel. Shares, since others use this
+//! machine too, who make all causes of a case longer.
+
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use diecast_host_egress::{Egress, Waits};
+use diecast_host_net::{create_netns, in_netns};
+use diecast_host_node::{Cgroup, Hierarchies, Quota};
+
+const CORE: usize = 0;
+/// Long enough for many turns of the scheduler.
+const LOOK: Duration = Duration::from_millis(250);
+
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn pin(core: usize) {
+    // SAFETY: a set of this thread's own; zero is an empty set.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
+    }
+}
+
+/// A busy process of this thread's namespace on the core.
+fn busy() -> Ended {
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+    // SAFETY: only system calls.
+    unsafe {
+        command.pre_exec(|| {
+            pin(CORE);
+            Ok(())
+        })
+    };
+    Ended(command.spawn().unwrap())
+}
+
+/// A namespace that is watched as a node, with busy processes.
+struct Node {
+    cookie: u64,
+    busy: Vec<Ended>,
+}
+
+fn node(egress: &Egress, n: usize) -> Node {
+    let ns = create_netns().unwrap();
+    let cookie = egress.add_node(ns.as_fd()).unwrap();
+    Node { cookie, busy: in_netns(ns.as_fd(), || (0..n).map(|_| busy()).collect()).unwrap() }
+}
+
+fn run_delay_ns(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// What a node waited for during a look, and what schedstat has for the same time.
+fn look(egress: &Egress, node: &Node) -> (Waits, u64) {
+    let delay = || node.busy.iter().map(|p| run_delay_ns(p.0.id())).sum::<u64>();
+    std::thread::sleep(Duration::from_millis(50));
+    let (a, delay_a) = (egress.waits(node.cookie).unwrap(), delay());
+    std::thread::sleep(LOOK);
+    let (b, delay_b) = (egress.waits(node.cookie).unwrap(), delay());
+    let waits = Waits {
+        other_nodes_ns: b.other_nodes_ns - a.other_nodes_ns,
+        siblings_ns: b.siblings_ns - a.siblings_ns,
+        ceiling_ns: b.ceiling_ns - a.ceiling_ns,
+        diecast_ns: b.diecast_ns - a.diecast_ns,
+        others_ns: b.others_ns - a.others_ns,
+        nobody_ns: b.nobody_ns - a.nobody_ns,
+    };
+    (waits, delay_b - delay_a)
+}
+
+/// The cause is at least nine tenths of it and of what the nodes could have caused. Others on this machine, and what this
+/// process does by the way, may come on top.
+fn mostly(what: &str, (waits, delay_ns): (Waits, u64), cause: fn(&Waits) -> u64) {
+    eprintln!("{what}: {waits:?}, schedstat {delay_ns}");
+    let by_nodes = waits.other_nodes_ns + waits.siblings_ns + waits.ceiling_ns;
+    let cause_ns = cause(&waits);
+    assert!(cause_ns * 10 >= cause_ns.max(by_nodes) * 9 && cause_ns > 3_000_000, "{what}: {waits:?}");
+    // The same waits as the kernel counts, but for those that are under way at either look.
+    assert!(waits.total_ns().abs_diff(delay_ns) <= delay_ns / 2, "{what}: {waits:?}, schedstat has {delay_ns}");
+}
+
+/// A cgroup that goes with the test.
+struct Held(Cgroup);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.remove();
+    }
+}
+
+#[test]
+fn waits_are_split_by_cause() {
+    if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
+        eprintln!("skipped: needs root and a kernel with BTF");
+        return;
+    }
+    diecast_quiet::look(causes);
+}
+
+fn causes() {
+    let egress = Egress::load().unwrap();
+    let (one, other) = (node(&egress, 1), node(&egress, 1));
+    mostly("two nodes, the first", look(&egress, &one), |w| w.other_nodes_ns);
+    mostly("two nodes, the second", look(&egress, &other), |w| w.other_nodes_ns);
+    drop((one, other));
+
+    let crowded = node(&egress, 2);
+    mostly("two threads of a node", look(&egress, &crowded), |w| w.siblings_ns);
+    drop(crowded);
+
+    let alone = node(&egress, 1);
+    let outside = busy();
+    mostly("a program outside", look(&egress, &alone), |w| w.others_ns);
+    drop(outside);
+
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            pin(CORE);
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let looked = look(&egress, &alone);
+        stop.store(true, Ordering::Relaxed);
+        mostly("this process itself", looked, |w| w.diecast_ns);
+    });
+    drop(alone);
+
+    let held = node(&egress, 1);
+    let hierarchies = Hierarchies::detect().unwrap();
+    if !hierarchies.has("cpu") {
+        eprintln!("the ceiling is left out: no cpu controller");
+        return;
+    }
+    let cgroup = Held(hierarchies.cgroup(format!("diecast-test-waits-{}", std::process::id())));
+    cgroup.0.create().unwrap();
+    cgroup.0.set_quota(Some(Quota { quota_us: 2_000, period_us: 50_000 })).unwrap();
+    let procs = cgroup.0.directory("cpu").unwrap().join("cgroup.procs");
+    std::fs::write(procs, held.busy[0].0.id().to_string()).unwrap();
+    mostly("a small part of a core", look(&egress, &held), |w| w.ceiling_ns);
+    drop(held);
+}
