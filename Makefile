@@ -1,7 +1,7 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu fuzz check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu bench-cpu-full bench-cost bench-fairness bench-shares soak fuzz check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
@@ -66,7 +66,7 @@ bench-performance: build ## what a frame costs, beside native and libfaketime; w
 	cargo build --release --package diecast-tests --bin frame-cost
 	benches/performance.py --write
 
-bench-servers: build ## servers of Debian's packages under load, natively and in a frame; skips what is not installed (8 minutes)
+bench-servers: build ## servers of Debian's packages under load, natively and in a frame; skips what is not installed (20 minutes)
 	benches/servers.py
 
 bench-alarm: build ## runs that are disturbed on purpose must say so, quiet ones must not, 20 of each kind (9 minutes)
@@ -75,8 +75,24 @@ bench-alarm: build ## runs that are disturbed on purpose must say so, quiet ones
 bench-cpu: build ## single requests against native: 1, 8 and 16 servers on a core, a CFS quota beside them (30 minutes)
 	benches/cpu.py
 
-fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests (5 minutes)
+bench-cpu-full: build ## the same in five times as many blocks, by hand, for percentiles with narrower intervals (2.5 hours)
+	benches/cpu.py --blocks 10
+
+bench-cost: build ## what envelope, meter, emulator and BPF programs add, per node and per request; writes docs/performance.md (3 minutes)
+	benches/cost.py --write
+
+bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI on 3 to 10 nodes; skips what is not installed (20 minutes)
+	benches/fairness.py
+
+bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation (10 minutes)
+	benches/shares.py
+
+soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers killed; nothing early, hung, wrong or left (alone on the machine)
+	benches/soak.py --minutes $(or $(MINUTES),120)
+
+fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests; random system calls of N seeds (10 minutes)
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment -- --nocapture upsets
+	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-tests --test conformance -- --nocapture random_calls
 
 conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's (hours)
 	benches/conformance.py --jobs 2

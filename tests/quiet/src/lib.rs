@@ -1,7 +1,10 @@
 //! Tests that measure time, on a machine that others use. A look that failed *while the machine was disturbed* counts
 //! for nothing: it is taken again, and said. One that failed with no disturbance seen is outvoted by two that hold, since
-//! nothing here sees a host's caches, disks and interrupts; a second such failure ends the test.
+//! nothing here sees a host's caches, disks and interrupts; a second such failure ends the test. Disturbances come in
+//! stretches of seconds to minutes, so the next look waits, within limits, for the end of one.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +25,13 @@ const TURNS: u64 = 3_000;
 /// A core is slow when that work takes so many times the least that it took. A host of virtual machines may clock its
 /// cores down to a tenth for 50 to 100 ms, every other second, and call none of it stolen.
 const SLOW: u32 = 3;
+
+/// A machine is quiet again when it is not disturbed for so long.
+const LULL: Duration = Duration::from_millis(500);
+/// The wait for that after a first look takes no longer, twice as much after a second, and so on; those of a process
+/// together no longer than the last. A hypervisor was seen to keep half of the cores for ten minutes.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+const WAITS_MAX: Duration = Duration::from_secs(600);
 
 /// What was taken from this machine in a stretch of time.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -126,16 +136,75 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// As the last look did.
 pub fn look(measurement: impl Fn()) {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    repeat(|| {
+    let watched = || {
         let watch = Watch::start();
         let outcome = catch_unwind(AssertUnwindSafe(&measurement));
         (outcome, watch.end())
+    };
+    repeat(watched, wait_for_quiet);
+}
+
+/// Claims of a measurement that don't depend on each other: one that held in a look need not hold in the next, so that each
+/// is disturbed by itself.
+#[derive(Default)]
+pub struct Claims {
+    held: RefCell<BTreeSet<String>>,
+    failed: RefCell<Vec<String>>,
+}
+
+impl Claims {
+    /// `name` is the same in each look; `text` is said where it never holds.
+    pub fn claim(&self, name: &str, holds: bool, text: impl fmt::Display) {
+        if holds {
+            self.held.borrow_mut().insert(name.to_owned());
+        } else if !self.held.borrow().contains(name) {
+            self.failed.borrow_mut().push(format!("{name}: {text}"));
+        }
+    }
+
+    /// The end of a look.
+    ///
+    /// # Panics
+    /// Where a claim failed that never held.
+    fn judge(&self) {
+        let failed = self.failed.take();
+        assert!(failed.is_empty(), "{}", failed.join("\n"));
+    }
+}
+
+/// As [`look`], with claims that are held one by one; what the measurement itself asserts must hold in the same look.
+///
+/// # Panics
+/// As the last look did.
+pub fn look_at_each(measurement: impl Fn(&Claims)) {
+    let claims = Claims::default();
+    look(|| {
+        claims.failed.take();
+        measurement(&claims);
+        claims.judge();
     });
+}
+
+/// Waits for a lull in which nothing disturbs the machine, after so many looks: 20 s at most after the first, twice as much
+/// after each further one, and ten minutes in all of a process.
+pub fn wait_for_quiet(looks: usize) {
+    static WAITED: Mutex<Duration> = Mutex::new(Duration::ZERO);
+    let mut waited = WAITED.lock().unwrap_or_else(PoisonError::into_inner);
+    let most = WAIT_MAX * (1 << (looks - 1).min(4));
+    let (begin, limit) = (Instant::now(), most.min(WAITS_MAX.saturating_sub(*waited)));
+    while begin.elapsed() < limit {
+        let watch = Watch::start();
+        thread::sleep(LULL);
+        if !watch.end().disturbs() {
+            break;
+        }
+    }
+    *waited += begin.elapsed();
 }
 
 type Outcome = Result<(), Box<dyn std::any::Any + Send>>;
 
-fn repeat(mut watched: impl FnMut() -> (Outcome, Taken)) {
+fn repeat(mut watched: impl FnMut() -> (Outcome, Taken), mut wait: impl FnMut(usize)) {
     let (mut held, mut quiet_failures) = (0, 0);
     for n in 1..=LOOKS {
         let (outcome, taken) = watched();
@@ -151,6 +220,9 @@ fn repeat(mut watched: impl FnMut() -> (Outcome, Taken)) {
         // The votes that are left can't outweigh the failures any more.
         if quiet_failures == QUIET_FAILURES || LOOKS - n + held <= quiet_failures {
             resume_unwind(panic);
+        }
+        if taken.disturbs() {
+            wait(n);
         }
     }
     unreachable!("the last look holds or ends the test");
@@ -168,15 +240,18 @@ mod tests {
     const STOLEN: Taken = Taken { stolen: 0.1, ..QUIET };
     const WAITED: Taken = Taken { longest_wait: Duration::from_millis(30), ..QUIET };
 
-    /// Looks taken when those hold that say so, on a machine in these states; whether the test failed.
+    /// Looks taken when those hold that say so, on a machine in these states; whether the test failed. After each failure
+    /// on a disturbed machine, but for the last, quiet is waited for.
     fn looks(states: &[(bool, Taken)]) -> (usize, bool) {
-        let taken = Cell::new(0);
+        let (taken, waits) = (Cell::new(0), Cell::new(0));
         let watched = || {
             let (holds, state) = states[taken.get()];
             taken.set(taken.get() + 1);
             (catch_unwind(|| assert!(holds)), state)
         };
-        let failed = catch_unwind(AssertUnwindSafe(|| repeat(watched))).is_err();
+        let failed = catch_unwind(AssertUnwindSafe(|| repeat(watched, |_| waits.set(waits.get() + 1)))).is_err();
+        let disturbed = states[..taken.get() - usize::from(failed)].iter().filter(|(holds, s)| !holds && s.disturbs());
+        assert_eq!(waits.get(), disturbed.count());
         (taken.get(), failed)
     }
 
@@ -196,6 +271,21 @@ mod tests {
         assert_eq!(looks(&[(fails, STOLEN), (fails, STOLEN), (fails, STOLEN), (fails, QUIET)]), (4, true));
         let late = [(fails, STOLEN), (fails, QUIET), (holds, QUIET), (fails, STOLEN), (holds, QUIET)];
         assert_eq!(looks(&late), (5, false));
+    }
+
+    #[test]
+    fn a_claim_that_held_once_is_not_asked_again() {
+        let claims = Claims::default();
+        let look = |a: bool, b: bool| {
+            claims.claim("a", a, 1);
+            claims.claim("b", b, 2);
+            catch_unwind(AssertUnwindSafe(|| claims.judge())).is_ok()
+        };
+        assert_eq!([look(true, false), look(false, false), look(false, true)], [false, false, true]);
+        let never = Claims::default();
+        never.claim("c", false, "text");
+        let panic = catch_unwind(AssertUnwindSafe(|| never.judge())).unwrap_err();
+        assert_eq!(panic.downcast_ref::<String>().unwrap(), "c: text");
     }
 
     #[test]
