@@ -33,7 +33,11 @@ pub fn conforms(command: &[&str], frames: &[World]) {
 /// As [`conforms`], leaving out lines for which `known` holds.
 pub fn conforms_but(command: &[&str], frames: &[World], known: fn(World, &str) -> bool) {
     for &world in frames {
+        let steal = diecast_quiet::Steal::watch();
         let found = lasting(|| differences(command, world, known), diecast_quiet::wait_for_quiet);
+        if !found.is_empty() && found.iter().all(|f| f.may_be_noise) && steal.measured_nothing() {
+            continue;
+        }
         let text: Vec<&str> = found.iter().map(|f| f.text.as_str()).collect();
         assert!(text.is_empty(), "{command:?}\n{}", text.join("\n"));
     }

@@ -137,6 +137,10 @@ fn judge(report: &Report, root: bool) {
 
 /// Examines this host as whoever runs the test.
 fn examine_here() {
+    diecast_quiet::look_at_each(examine_once);
+}
+
+fn examine_once(claims: &diecast_quiet::Claims) {
     let before = traces();
     let began = Instant::now();
     let report = examine();
@@ -144,7 +148,7 @@ fn examine_here() {
     let after = traces();
     eprintln!("{}examined in {} ms", render(&report), took.as_millis());
     assert_eq!(before, after);
-    assert!(took < LIMIT, "took {took:?}");
+    claims.claim("quickly", took < LIMIT, format!("took {took:?}"));
     judge(&report, is_root());
 }
 

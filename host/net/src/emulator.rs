@@ -350,6 +350,12 @@ struct Runner {
     tally: Tally,
 }
 
+/// CPU time of this thread.
+fn thread_cpu() -> RealSpan {
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64)
+}
+
 impl Runner {
     fn run(&mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.taps.len() + 1);
@@ -393,7 +399,9 @@ impl Runner {
     /// Pauses when the thread has used up its share of the core.
     fn keep_to_share(&mut self) {
         let now = monotonic_now();
-        let pause = self.share.book(now.since(self.busy_since), now);
+        let mut busy = now.since(self.busy_since);
+        busy.0 += self.share.unbooked(busy, now, thread_cpu).0;
+        let pause = self.share.book(busy, now);
         self.busy_since = now;
         if let Some(pause) = pause {
             thread::sleep(Duration::from_nanos(pause.0));
@@ -748,7 +756,6 @@ impl Runner {
 
     fn snapshot(&mut self) -> EmulatorStats {
         let at = self.catch_up();
-        let cpu = clock_gettime(ClockId::ThreadCPUTime);
         let t = &self.tally;
         EmulatorStats {
             at,
@@ -764,7 +771,7 @@ impl Runner {
             taps_lost: t.taps_lost,
             without_trailer: t.without_trailer,
             lateness_ns: t.lateness_ns.clone(),
-            cpu: RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64),
+            cpu: thread_cpu(),
             wakeups: t.wakeups,
             yields: t.yields,
             yielded: t.yielded,
