@@ -1,6 +1,6 @@
 // SIGSYS and SIGTRAP that the program blocks: they wait, show as pending, are inherited, and come when unblocked.
 //
-// Covers: rt_sigprocmask rt_sigpending rt_sigtimedwait signalfd signalfd4
+// Covers: rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigsuspend signalfd signalfd4
 #include "guest.h"
 #include <poll.h>
 #include <spawn.h>
@@ -197,6 +197,56 @@ static void read_from_signalfd(void) {
 }
 
 // Blocked does not mean safe: a breakpoint kills.
+// What a mask for the time of a call lets through runs then, and the call ends; afterwards all is blocked as before.
+static void masks_of_a_call(void) {
+    sigset_t both = of(SIGSYS), none, seen;
+    sigaddset(&both, SIGTRAP);
+    sigemptyset(&none);
+    struct timespec brief = {0, 300000000}, at_once = {0, 0};
+    int pipe_fd[2], epoll = epoll_create1(0);
+    if (pipe(pipe_fd)) _exit(96);
+    struct epoll_event e = {EPOLLOUT, {.u64 = 0}};
+    struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSYS, &a, NULL), sigaction(SIGTRAP, &a, NULL), sigaction(SIGUSR1, &a, NULL), sigaction(SIGALRM, &a, NULL);
+    sigprocmask(SIG_BLOCK, &both, NULL);
+    for (int which = 0; which < 3; which++) {
+        sigset_t let_through = which == 2 ? none : of(SIGS[1 - which]);
+        for (int call = 0; call < 8; call++) {
+            struct pollfd p = {pipe_fd[call == 2], call == 2 ? POLLOUT : POLLIN, 0};
+            hits = 0;
+            kill(getpid(), SIGSYS), kill(getpid(), SIGTRAP);
+            long r = call == 0 ? sigsuspend(&let_through)
+                : call == 1 || call == 2 ? ppoll(&p, 1, &brief, &let_through)
+                : call == 3 ? ppoll(&p, 1, &at_once, &let_through)
+                : call == 4 ? pselect(0, NULL, NULL, NULL, &brief, &let_through)
+                : call == 5 ? epoll_pwait(epoll, &e, 1, 300, &let_through)
+                : call == 6 ? epoll_pwait(epoll, &e, 1, 0, &let_through)
+                            : epoll_pwait2(epoll, &e, 1, &brief, &let_through);
+            int error = r < 0 ? errno : 0;
+            sigprocmask(SIG_BLOCK, NULL, &seen);
+            same("mask_of_a_call", "%d.%d %ld %d hits %d blocks %d %d pends %d %d", which, call, r, error, hits,
+                 sigismember(&seen, SIGSYS), sigismember(&seen, SIGTRAP), pends(SIGSYS), pends(SIGTRAP));
+            sigtimedwait(&both, NULL, &at_once), sigtimedwait(&both, NULL, &at_once);
+        }
+    }
+    // One more that waits for the call to end, and one that the call blocks.
+    sigprocmask(SIG_BLOCK, &(sigset_t){{1UL << (SIGUSR1 - 1)}}, NULL);
+    hits = 0;
+    kill(getpid(), SIGTRAP), kill(getpid(), SIGUSR1);
+    int r = sigsuspend(&none);
+    same("mask_of_a_call", "with another %d hits %d", r, hits);
+    sigprocmask(SIG_UNBLOCK, &both, NULL);
+    sigset_t one = of(SIGALRM);
+    sigprocmask(SIG_BLOCK, &one, NULL);
+    hits = 0;
+    kill(getpid(), SIGALRM);
+    sigset_t trap = of(SIGTRAP);
+    r = sigsuspend(&trap);
+    same("mask_of_a_call", "blocked by it %d hits %d blocks %d", r, hits, blocks(SIGTRAP));
+    kill(getpid(), SIGTRAP);
+    same("mask_of_a_call", "afterwards hits %d", hits);
+}
+
 static void breakpoint(void) {
     sigset_t one = of(SIGTRAP);
     sigprocmask(SIG_BLOCK, &one, NULL);
@@ -241,7 +291,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*f)(void);
-    } parts[] = {{"waits_until_unblocked", waits_until_unblocked}, {"calls_that_wait", calls_that_wait}, {"waited_for", waited_for}, {"read_from_signalfd", read_from_signalfd}, {"breakpoint", breakpoint}, {"inherits", inherits}};
+    } parts[] = {{"waits_until_unblocked", waits_until_unblocked}, {"calls_that_wait", calls_that_wait}, {"waited_for", waited_for}, {"read_from_signalfd", read_from_signalfd}, {"masks_of_a_call", masks_of_a_call}, {"breakpoint", breakpoint}, {"inherits", inherits}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
     return 0;
 }

@@ -4,14 +4,14 @@
 // a call may kill it. Results must not depend on how time passes: waits are short, or something ends them at once, and
 // of times only what is sure is printed. Runs as nobody, so that no clock, limit or policy of the host is changed.
 //
-// Covers: open poll lseek rt_sigaction rt_sigprocmask ioctl select shmctl nanosleep getitimer alarm setitimer setsockopt
-// getsockopt wait4 semctl msgctl gettimeofday getrlimit getrusage sysinfo times rt_sigpending rt_sigtimedwait
-// rt_sigsuspend sigaltstack personality sched_setparam sched_getparam sched_setscheduler sched_getscheduler
-// sched_rr_get_interval prctl adjtimex setrlimit settimeofday time futex sched_setaffinity sched_getaffinity io_getevents
-// semtimedop timer_create timer_settime timer_gettime clock_settime clock_gettime clock_getres clock_nanosleep epoll_wait
-// mq_timedsend mq_timedreceive waitid openat pselect6 ppoll epoll_pwait timerfd_settime timerfd_gettime recvmmsg
-// prlimit64 clock_adjtime getcpu sched_setattr sched_getattr seccomp io_pgetevents clone3 openat2 epoll_pwait2
-// futex_waitv futex_wait
+// Covers: open poll lseek rt_sigaction rt_sigprocmask ioctl select shmctl nanosleep getitimer alarm setitimer
+// setsockopt getsockopt wait4 semctl msgctl gettimeofday getrlimit getrusage sysinfo times rt_sigpending
+// rt_sigtimedwait rt_sigsuspend sigaltstack personality sched_setparam sched_getparam sched_setscheduler
+// sched_getscheduler signalfd signalfd4 sched_rr_get_interval prctl adjtimex setrlimit settimeofday time futex
+// sched_setaffinity sched_getaffinity io_getevents semtimedop timer_create timer_settime timer_gettime clock_settime
+// clock_gettime clock_getres clock_nanosleep epoll_wait mq_timedsend mq_timedreceive waitid openat pselect6 ppoll
+// epoll_pwait timerfd_settime timerfd_gettime recvmmsg prlimit64 clock_adjtime getcpu sched_setattr sched_getattr
+// seccomp io_pgetevents clone3 openat2 epoll_pwait2 futex_waitv futex_wait
 // Left out: execve execveat (seen by the supervisor, not trapped; guest processes), rseq io_uring_setup io_uring_enter
 // io_uring_register (refused in a frame)
 #include "guest.h"
@@ -23,7 +23,9 @@
 #include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/msg.h>
@@ -540,6 +542,28 @@ static void do_send(void) {
     long r = one_in(2) ? R3(SYS_tgkill, getpid(), getpid(), sig) : one_in(2) ? R2(SYS_kill, getpid(), sig) : R3(SYS_rt_sigqueueinfo, getpid(), sig, &i);
     SAY("%d %ld mask %lx", sig, r, (long)mask_seen);
 }
+// A descriptor for signals, of SIGSYS and SIGTRAP or of others: what waits in it, and then no more.
+static void a_signalfd(int has_flags) {
+    const uint64_t traps = 1UL << (SIGSYS - 1) | 1UL << (SIGTRAP - 1);
+    uint64_t set = one_in(2) ? next() & traps : next() & ~traps;
+    struct { uint32_t sig; int32_t error, code; char rest[116]; } record[2] = {{0}, {0}};
+    void *mask = at(&set, 8);
+    long old = one_in(4) ? fd() : -1, len = mask_len(), flags = one_in(3) ? number() : SFD_NONBLOCK;
+    long r = has_flags ? R4(SYS_signalfd4, old, mask, len, flags) : R3(SYS_signalfd, old, mask, len);
+    if (r < 0) {
+        SAY("%ld", r);
+        return;
+    }
+    struct pollfd ready = {r, POLLIN, 0};
+    fcntl(r, F_SETFL, O_NONBLOCK);
+    int polled = poll(&ready, 1, 0);
+    long got = read(r, record, sizeof record);
+    SAY("0 ready %d %d read %ld: %d %d, %d %d", polled, ready.revents, got, record[0].sig, record[0].code, record[1].sig,
+        record[1].code);
+    close(r);
+}
+static void do_signalfd(void) { a_signalfd(0); }
+static void do_signalfd4(void) { a_signalfd(1); }
 static void do_rt_sigtimedwait(void) {
     uint64_t set = next();
     siginfo_t info = {0};
@@ -646,7 +670,7 @@ static void do_lseek(void) { SAY("%ld", R3(SYS_lseek, fd(), 0, one_in(3) ? numbe
     X(timerfd_gettime) X(timer_create) X(timer_settime) X(timer_gettime) X(setitimer) X(getitimer) X(alarm) \
     X(setsockopt) X(getsockopt) X(ioctl) X(shmctl) X(semctl) X(msgctl) X(wait4) X(waitid) X(clone3) X(getrlimit) \
     X(setrlimit) X(prlimit64) X(prctl) X(seccomp) X(rt_sigaction) X(rt_sigprocmask) X(rt_sigpending) X(send) \
-    X(rt_sigtimedwait) X(rt_sigsuspend) X(sigaltstack) X(sched_setparam) X(sched_getparam) X(sched_setscheduler) \
+    X(signalfd) X(signalfd4) X(rt_sigtimedwait) X(rt_sigsuspend) X(sigaltstack) X(sched_setparam) X(sched_getparam) X(sched_setscheduler) \
     X(sched_getscheduler) X(sched_rr_get_interval) X(sched_setattr) X(sched_getattr) X(sched_setaffinity) \
     X(sched_getaffinity) X(getcpu) X(personality) X(open) X(openat) X(openat2) X(lseek)
 #define ROW(n) {#n, do_##n},

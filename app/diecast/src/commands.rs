@@ -10,7 +10,7 @@ use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
 use diecast_core_report::{Budgets, Comparison, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
-use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, plan_facts};
+use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, kept_grain_ns, plan_facts};
 
 use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
@@ -60,7 +60,7 @@ pub fn frame(a: FrameArgs) -> Done {
         tdf: a.tdf,
         speed_ppm: a.speed,
         cores: a.cores,
-        grain_ns: a.meter.grain.unwrap_or(GRAIN_NS_DEFAULT),
+        grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, kept_grain),
         command: a.command,
         stats: a.stats,
     };
@@ -75,6 +75,20 @@ pub fn frame(a: FrameArgs) -> Done {
     }
     let status = ended.status as u8;
     Ok(if status == 0 && !ended.doubts.is_empty() { DOUBTFUL } else { status })
+}
+
+/// The grain that was asked for, or the least that this host can keep, which is said.
+fn kept_grain(asked_ns: u64) -> u64 {
+    let kept_ns = kept_grain_ns(asked_ns);
+    if kept_ns > asked_ns {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let (asked, kept) = (us(asked_ns), us(kept_ns));
+        eprintln!(
+            "diecast: the grain is {kept} us, not {asked}: a hit of the meter costs {} us on this host",
+            kept / 2.0
+        );
+    }
+    kept_ns
 }
 
 fn read_catalog(c: &Catalog) -> Result<(Experiment, String), Fault> {
@@ -95,7 +109,7 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 }
 
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
-    let grain_ns = m.grain.unwrap_or_else(default_grain_ns);
+    let grain_ns = m.grain.map_or_else(default_grain_ns, kept_grain);
     let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
     let scores = e.machine_types.iter().any(|m| m.score_milli.is_some());
     let facts = plan_facts(scores).map_err(|e| fault(HOST, format!("measuring this host's score: {e}")))?;

@@ -196,6 +196,7 @@ pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
     match user::get::<u64>(a[0]) {
         Ok(m) if a[1] == 8 => {
             let copy = strip(m);
+            let _mask = TemporaryMask::begin(m);
             loop {
                 let seen = interrupt::handled();
                 let r = sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0]);
@@ -205,6 +206,52 @@ pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
             }
         }
         _ => as_is(nr::RT_SIGSUSPEND, a),
+    }
+}
+
+/// Which of ours the program blocks while a call with a mask of its own lasts. What it lets through of those that wait is
+/// the kernel's to deliver, in the call.
+pub struct TemporaryMask {
+    before: u32,
+    during: u32,
+    /// The kernel's mask, where something was sent.
+    kernel_mask: Option<u64>,
+}
+
+impl TemporaryMask {
+    #[inline(never)]
+    pub fn begin(mask: u64) -> TemporaryMask {
+        let bits = carried::load();
+        let (before, during) = (bits & BLOCKS, pack(mask));
+        let mut kernel_mask = None;
+        if before != during {
+            carried::store(bits & !BLOCKS | during);
+            let let_through = before & !during;
+            if process().own.pending.load(Ordering::Relaxed) & let_through != 0 {
+                // Not before the call.
+                let (ours, mut old) = (OURS, 0u64);
+                sys::own(nr::RT_SIGPROCMASK, [0, &raw const ours as u64, &raw mut old as u64, 8, 0, 0]);
+                kernel_mask = Some(old);
+                release(let_through);
+            }
+        }
+        TemporaryMask { before, during, kernel_mask }
+    }
+}
+
+impl Drop for TemporaryMask {
+    #[inline(never)]
+    fn drop(&mut self) {
+        if self.before == self.during {
+            return;
+        }
+        let bits = carried::load();
+        carried::store(bits & !BLOCKS | self.before);
+        if let Some(old) = self.kernel_mask {
+            // What the call did not let out waits with the program's own mask again.
+            set_kernel_mask(old);
+        }
+        release(self.during & !self.before);
     }
 }
 

@@ -7,7 +7,7 @@ use diecast_core_syscalls::nr;
 
 use crate::clock::{self, FOREVER, MONOTONIC, Wait};
 use crate::entry::{self, WaitCall};
-use crate::signals::{strip, took_kick};
+use crate::signals::{TemporaryMask, strip, took_kick};
 use crate::sys::{EAGAIN, EFAULT, EINTR, ENOSYS, ETIMEDOUT, RESTART, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
 use crate::{carried, interrupt};
@@ -159,15 +159,16 @@ fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 }
 
 /// A copy of the program's mask without our signals; the original pointer when the kernel must refuse it. `copy`
-/// keeps its value (all blocked: no signal can be missed) when there is no mask.
+/// keeps its value (all blocked: no signal can be missed) when there is no mask. The mask holds until `call` has ended.
 #[inline(always)]
-fn mask_copy(addr: u64, size: u64, copy: &mut u64) -> u64 {
+fn mask_copy(addr: u64, size: u64, copy: &mut u64, call: &mut Option<TemporaryMask>) -> u64 {
     if addr == 0 || size != 8 {
         return addr;
     }
     match user::get::<u64>(addr) {
         Ok(m) => {
             *copy = strip(m);
+            *call = Some(TemporaryMask::begin(m));
             copy as *mut u64 as u64
         }
         Err(_) => addr,
@@ -176,8 +177,8 @@ fn mask_copy(addr: u64, size: u64, copy: &mut u64) -> u64 {
 
 #[inline(never)]
 pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
-    let mut mask = u64::MAX;
-    a[4] = mask_copy(a[4], a[5], &mut mask);
+    let (mut mask, mut call) = (u64::MAX, None);
+    a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
         let r = milliseconds(nr::EPOLL_PWAIT, a, 3);
         if !interrupt::missed(r, mask) {
@@ -188,8 +189,8 @@ pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
-    let mut mask = u64::MAX;
-    a[4] = mask_copy(a[4], a[5], &mut mask);
+    let (mut mask, mut call) = (u64::MAX, None);
+    a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
         let r = relative(nr::EPOLL_PWAIT2, a, 3);
         if !interrupt::missed(r, mask) {
@@ -200,8 +201,8 @@ pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn ppoll(mut a: [u64; 6]) -> Ret {
-    let mut mask = u64::MAX;
-    a[3] = mask_copy(a[3], a[4], &mut mask);
+    let (mut mask, mut call) = (u64::MAX, None);
+    a[3] = mask_copy(a[3], a[4], &mut mask, &mut call);
     loop {
         let r = in_out(nr::PPOLL, a, 2);
         if !interrupt::missed(r, mask) {
@@ -242,12 +243,12 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 #[inline(never)]
 #[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
-    let mut mask = u64::MAX;
+    let (mut mask, mut call) = (u64::MAX, None);
     let mut packed = [0u64; 2];
     if a[5] != 0
         && let Ok(p) = user::get::<[u64; 2]>(a[5])
     {
-        packed = [mask_copy(p[0], p[1], &mut mask), p[1]];
+        packed = [mask_copy(p[0], p[1], &mut mask, &mut call), p[1]];
         a[5] = &raw const packed as u64;
     }
     loop {

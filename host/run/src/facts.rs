@@ -4,6 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 
 use diecast_core_journal::HostFacts;
+use diecast_host_supervisor::probe::{Hits, Probe, hit_cost};
 use diecast_host_sys::time;
 
 /// What the journal says about the machine.
@@ -43,4 +44,30 @@ pub fn default_grain_ns() -> u64 {
         Ok(_) => diecast_core_plan::GRAIN_NS_WITH_DEBT,
         Err(_) => diecast_core_plan::GRAIN_NS_DEFAULT,
     }
+}
+
+/// A grain is so many times what a hit costs at least, or programs get on slowly; where a hit costs a grain, the next one is
+/// due as soon as it ends, and they don't get on at all.
+const GRAIN_OF_HITS: u64 = 2;
+/// No host was seen where a hit costs so much that a grain of this length is too short. Hits are measured with it.
+const GRAIN_SAFE_NS: u64 = 100_000;
+const LOOKS: usize = 4;
+
+/// The least grain not below `asked_ns` with which programs get on. A short one is held against what hits cost here, which
+/// takes some milliseconds.
+pub fn kept_grain_ns(asked_ns: u64) -> u64 {
+    if asked_ns >= GRAIN_SAFE_NS {
+        return asked_ns;
+    }
+    // Another thread's cores and timer slack are changed, not the caller's.
+    let measured = std::thread::spawn(|| {
+        let probe = Probe::new(super::frame::meter_possible().1).ok()?;
+        let cpu = *time::allowed_cpus().first()?;
+        let hits = Hits { grain_ns: GRAIN_SAFE_NS, pause_ns: GRAIN_SAFE_NS };
+        let costs: Vec<u64> =
+            (0..LOOKS).filter_map(|_| probe.look(cpu, hits).ok()).flat_map(|l| l.hit_costs_ns).collect();
+        hit_cost(&costs)
+    });
+    let cost_ns = measured.join().ok().flatten().unwrap_or(0);
+    asked_ns.max((cost_ns * GRAIN_OF_HITS).next_multiple_of(1_000).min(GRAIN_SAFE_NS))
 }

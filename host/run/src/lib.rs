@@ -28,7 +28,7 @@ mod sysctls;
 pub use arrivals::{ARRIVALS_FILE, ReplayError, Replayed, ReplayedPipe, replay_run};
 pub use capture::{CaptureCounts, CaptureRequest};
 pub use clocks::{ClockWords, NodeClock};
-pub use facts::{default_grain_ns, host_facts, plan_facts};
+pub use facts::{default_grain_ns, host_facts, kept_grain_ns, plan_facts};
 pub use lab::{Ran, RunError, RunOptions, on_interrupt, run};
 pub use live::{Answer, Changed, Request, When};
 pub use pace::Pace;
