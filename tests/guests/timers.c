@@ -97,6 +97,26 @@ static void itimer(void) {
     line("= itimer.disarmed %ld %ld", (long)got.it_value.tv_usec, (long)got.it_interval.tv_usec);
 }
 
+// Intervals that Linux can't hold read back as the longest that it can.
+static void endless_intervals(void) {
+    struct itimerval v = {{INT64_MAX, 0}, {3600, 0}}, got;
+    setitimer(ITIMER_REAL, &v, NULL);
+    getitimer(ITIMER_REAL, &got);
+    line("= itimer.endless %ld %ld", (long)got.it_interval.tv_sec, (long)got.it_interval.tv_usec);
+    setitimer(ITIMER_REAL, &(struct itimerval){0}, NULL);
+    struct itimerspec s = {{INT64_MAX, 999999999}, {3600, 0}}, left;
+    int fd = timerfd_create(CLOCK_MONOTONIC, 0);
+    timer_t timer;
+    timer_create(CLOCK_MONOTONIC, NULL, &timer);
+    timerfd_settime(fd, 0, &s, NULL), timer_settime(timer, 0, &s, NULL);
+    timerfd_gettime(fd, &left);
+    line("= timerfd.endless %ld %ld", (long)left.it_interval.tv_sec, left.it_interval.tv_nsec);
+    timer_gettime(timer, &left);
+    line("= timer.endless %ld %ld", (long)left.it_interval.tv_sec, left.it_interval.tv_nsec);
+    timer_delete(timer);
+    close(fd);
+}
+
 static void alarms(void) {
     fired = 0;
     unsigned long c0 = tsc();
@@ -169,7 +189,8 @@ int main(int argc, char **argv) {
     }
     signal(SIGALRM, count);
     static void (*const parts[])(void) = {posix_monotonic, posix_realtime, posix_abs_monotonic, posix_abs_realtime,
-        posix_abs_boottime, posix_abs_tai, periodic, cpu_timer, itimer, alarms, usec_carry, inherited, timerfd_periodic};
+        posix_abs_boottime, posix_abs_tai, periodic, cpu_timer, itimer, endless_intervals, alarms,
+        usec_carry, inherited, timerfd_periodic};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (fork() == 0) {
             parts[i]();

@@ -48,12 +48,18 @@ fn whole_us(ns: u64) -> Timeval {
     Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 }
 }
 
+/// What Linux makes of an interval that it can't hold.
+const LONGEST_NS: u64 = i64::MAX as u64;
+
 pub fn itimer_out(p: Pair<Timeval>) -> Pair<Timeval> {
     let us = |t: Timeval| t.sec as u64 * 1_000_000 + t.usec as u64;
     let of = |us: u64| Timeval { sec: (us / 1_000_000) as i64, usec: (us % 1_000_000) as i64 };
     // An interval reads back as it was set: the smallest one that gives this real interval.
     let real = us(p.interval);
     let ns = clock::ns_of(Timespec { sec: p.interval.sec, nsec: p.interval.usec * 1000 });
+    if ns == u64::MAX {
+        return Pair { interval: of(LONGEST_NS / 1000), value: timeval_out(p.value) };
+    }
     let mut v = us(whole_us(clock::interval_out(MONOTONIC, ns)));
     while v > 0 && us(timeval_period_in(of(v - 1))) >= real {
         v -= 1;
@@ -235,7 +241,7 @@ pub fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
         while v > 0 && v != u64::MAX && clock::interval_in(id, v - 1) >= real {
             v -= 1;
         }
-        clock::timespec(v)
+        clock::timespec(v.min(LONGEST_NS))
     };
     let value =
         if clock::is_cpu(id) { smallest(p.value) } else { clock::timespec(clock::span_out(id, clock::ns_of(p.value))) };
