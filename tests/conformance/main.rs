@@ -9,3 +9,4 @@ mod languages;
 mod processes;
 mod suites;
 mod surfaces;
+mod tracers;

@@ -12,8 +12,8 @@
 // clock_gettime clock_getres clock_nanosleep epoll_wait mq_timedsend mq_timedreceive waitid openat pselect6 ppoll
 // epoll_pwait timerfd_settime timerfd_gettime recvmmsg prlimit64 clock_adjtime getcpu sched_setattr sched_getattr
 // seccomp io_pgetevents clone3 openat2 epoll_pwait2 futex_waitv futex_wait
-// Left out: execve execveat (seen by the supervisor, not trapped; guest processes), rseq io_uring_setup io_uring_enter
-// io_uring_register (refused in a frame)
+// Left out: execve execveat ptrace (seen by the supervisor, not trapped; guest processes, test tracers), rseq
+// io_uring_setup io_uring_enter io_uring_register (refused in a frame)
 #include "guest.h"
 #include <grp.h>
 #include <linux/aio_abi.h>

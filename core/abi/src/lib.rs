@@ -311,6 +311,29 @@ pub struct InitArgs {
     pub mm_map: u64,
 }
 
+/// Most bytes at the beginning of an image that are put aside for those by which a traced process maps the blob.
+pub const BEGIN_LEN_MAX: usize = 128;
+
+/// The same for a process that another one traces, which the supervisor can't stop at its exec: the image begins with
+/// instructions of the supervisor's, and the blob puts its own back.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BeginArgs {
+    pub init: InitArgs,
+    /// Where the image begins, and with which stack pointer.
+    pub entry: u64,
+    pub rsp: u64,
+    /// Protection of those pages (PROT_READ and so on), and how many bytes of them were replaced.
+    pub prot: u64,
+    pub len: u64,
+    pub code: [u8; BEGIN_LEN_MAX],
+}
+
+const _: () = assert!(offset_of!(BeginArgs, entry) == 64 && offset_of!(BeginArgs, rsp) == 72);
+
+/// First argument of the execve by which a traced process asks for its node's memory: no address of any program's.
+pub const ASKS_MAGIC: u64 = 0xd1ec_a500_a5c5_0001;
+
 /// Index of the first slot to look at for a thread.
 #[inline(always)]
 pub const fn slot_hash(tid: u32) -> usize {

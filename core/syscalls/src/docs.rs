@@ -11,7 +11,7 @@ pub fn limits_table() -> String {
     for r in ROWS {
         let what = match r.action {
             Action::Trap(_) => String::from("translated by the blob"),
-            Action::Notify => String::from("seen by the supervisor"),
+            Action::Notify | Action::NotifyIf(_) => String::from("seen by the supervisor"),
             Action::Refuse(e) => format!("refused (errno {e})"),
         };
         out.push_str(&format!("| {} | {} | {} | {} |\n", r.name, r.nr, what, r.note));

@@ -130,6 +130,13 @@ impl Block {
 fn block(row: &Row, blob: (u64, u64), trap_data: u16) -> Vec<FilterInsn> {
     match row.action {
         Action::Notify => [ins(RET, 0, 0, RET_USER_NOTIF)].to_vec(),
+        Action::NotifyIf(tests) => {
+            let mut b = Block { code: Vec::new(), test_ends: Vec::new() };
+            for (i, t) in tests.iter().enumerate() {
+                b.test(*t, To::Trap, if i + 1 == tests.len() { To::Allow } else { To::Test });
+            }
+            b.finish(RET_USER_NOTIF)
+        }
         Action::Refuse(errno) => [ins(RET, 0, 0, RET_ERRNO | u32::from(errno))].to_vec(),
         Action::Trap(when) => {
             let mut b = Block { code: Vec::new(), test_ends: Vec::new() };

@@ -50,6 +50,8 @@ pub enum Action {
     Trap(When),
     /// SECCOMP_RET_USER_NOTIF: the supervisor sees it.
     Notify,
+    /// The same, when one of these holds.
+    NotifyIf(&'static [Test]),
     /// SECCOMP_RET_ERRNO with this number.
     Refuse(u16),
 }
@@ -94,7 +96,7 @@ const ENOSYS: u16 = 38;
 const fn reads(arg: u8) -> Test {
     LowIn { arg, clear: !0x21_0043, values: &[0] }
 }
-use Action::{Notify, Refuse, Trap};
+use Action::{Notify, NotifyIf, Refuse, Trap};
 use Class::{Clock, Cores, Exec, Option as Opt, Refused, Signal, Timer, Wait};
 use Test::{IntPositive, LowIn, NonNull};
 use When::{All, Always, Any, Options};
@@ -136,6 +138,7 @@ rows! {
     (98, getrusage, GETRUSAGE, Clock, Trap(Always), "virtual CPU time; of children as wait4", "usage"),
     (99, sysinfo, SYSINFO, Clock, Trap(Any(&[NonNull(0)])), "uptime and load averages", "clocks"),
     (100, times, TIMES, Clock, Trap(Always), "virtual CPU time; the result counts from that of CLOCK_MONOTONIC", "usage"),
+    (101, ptrace, PTRACE, Signal, NotifyIf(&[LowIn { arg: 0, clear: 0, values: &[0] }]), "PTRACE_TRACEME: the meter goes off first, see below", "tracers"),
     (127, rt_sigpending, RT_SIGPENDING, Signal, Trap(Always), "SIGSYS and SIGTRAP that the program blocks are among them", "signals"),
     (128, rt_sigtimedwait, RT_SIGTIMEDWAIT, Wait, Trap(Always), "relative; takes virtually pending SIGSYS and SIGTRAP", "waits"),
     (130, rt_sigsuspend, RT_SIGSUSPEND, Signal, Trap(Always), "the temporary mask loses SIGSYS and SIGTRAP", "signals"),

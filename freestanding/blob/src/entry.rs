@@ -329,6 +329,46 @@ diecast_blob_init:
     ud2
     .size diecast_blob_init, . - diecast_blob_init
 
+    .globl diecast_blob_begin
+    .type diecast_blob_begin, @function
+    # Where a traced process comes to from the supervisor's instructions at the beginning of its image: rdi = BeginArgs.
+    # The image begins as if nothing had been, with all registers zero.
+diecast_blob_begin:
+    mov rbx, rdi
+    and rsp, -16
+    call {init}
+    test rax, rax
+    jnz 5f
+    mov rdi, rbx
+    call {put_back}
+    test rax, rax
+    jnz 5f
+    mov rcx, [rbx + 64]
+    mov rsp, [rbx + 72]
+    push rcx
+    xor eax, eax
+    xor ebx, ebx
+    xor ecx, ecx
+    xor edx, edx
+    xor esi, esi
+    xor edi, edi
+    xor ebp, ebp
+    xor r8d, r8d
+    xor r9d, r9d
+    xor r10d, r10d
+    xor r11d, r11d
+    xor r12d, r12d
+    xor r13d, r13d
+    xor r14d, r14d
+    xor r15d, r15d
+    ret
+5:
+    mov edi, 127
+    mov eax, 231
+    syscall
+    ud2
+    .size diecast_blob_begin, . - diecast_blob_begin
+
     .globl diecast_timers
     .type diecast_timers, @function
     # Called by the supervisor in a stopped process, on the stack of its page: rdi = 0 holds its timers, 1 sets them
@@ -343,6 +383,7 @@ diecast_timers:
     prepare = sym signals::prepare_clone3,
     reset = sym signals::reset_handlers,
     init = sym crate::init::init,
+    put_back = sym crate::init::put_back,
     timers = sym crate::held::serve,
     relocate = sym altstack::relocate,
     record = const size_of::<Record>(),

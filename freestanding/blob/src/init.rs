@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use diecast_core_abi::{
-    ABI_VERSION, BLOB_ADDR, InitArgs, NODE_PAGE_ADDR, OwnPage, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
+    ABI_VERSION, BLOB_ADDR, BeginArgs, InitArgs, NODE_PAGE_ADDR, OwnPage, PROC_MAGIC, PROC_PAGE_ADDR, PROC_PAGE_LEN,
 };
 use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
@@ -86,4 +86,20 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     sys::own(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
     sys::own(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
     0
+}
+
+/// The image's own first instructions, where the supervisor's were.
+pub extern "C" fn put_back(args: &BeginArgs) -> Ret {
+    const PROT_ALL: u64 = 7;
+    let first = args.entry & !4095;
+    let len = ((args.entry + args.len + 4095) & !4095) - first;
+    let r = sys::own(sys::MPROTECT, [first, len, PROT_ALL, 0, 0, 0]);
+    if r < 0 {
+        return r;
+    }
+    for (i, byte) in args.code.iter().enumerate().take(args.len as usize) {
+        // SAFETY: the supervisor found these bytes here; the pages are writable now.
+        unsafe { ((args.entry + i as u64) as *mut u8).write_volatile(*byte) };
+    }
+    sys::own(sys::MPROTECT, [first, len, args.prot, 0, 0, 0])
 }

@@ -69,6 +69,7 @@ pub const READLINKAT: u32 = 267;
 pub const DUP3: u32 = 292;
 pub const MEMFD_CREATE: u32 = 319;
 pub const MMAP: u32 = 9;
+pub const MPROTECT: u32 = 10;
 pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
 pub const MADVISE: u32 = 28;

@@ -21,10 +21,10 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process};
 use crate::frame::NodeFrame;
 use crate::image;
 
-const SYS_MMAP: u64 = 9;
+pub const SYS_MMAP: u64 = 9;
 const SYS_CLOSE: u64 = 3;
-const PROT_READ_EXEC: u64 = 5;
-const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
+pub const PROT_READ_EXEC: u64 = 5;
+pub const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
 const AT_SYSINFO_EHDR: u64 = 33;
 const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
@@ -117,9 +117,15 @@ pub fn carry(
 
 /// Whether a thread of this process traces it.
 fn is_ours(tid: Tid) -> bool {
+    tracer_of(tid).is_none()
+}
+
+/// The thread that traces it, where that is none of this process.
+pub fn tracer_of(tid: Tid) -> Option<Tid> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok());
-    tracer.is_none_or(|t| t == 0 || std::path::Path::new(&format!("/proc/self/task/{t}")).exists())
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok())?;
+    let foreign = tracer != 0 && !std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
+    foreign.then_some(Tid(tracer))
 }
 
 fn attempt(
@@ -222,17 +228,17 @@ fn kernel_vdso_of(tid: Tid) -> Option<(u64, u64)> {
 }
 
 /// Where the auxiliary vector of a new image is.
-struct Auxv {
+pub struct Auxv {
     /// Address of the value of AT_SYSINFO_EHDR, and the value.
-    slot: u64,
-    vdso: u64,
+    pub slot: u64,
+    pub vdso: u64,
     /// The vector, its end mark included.
     start: u64,
     end: u64,
 }
 
 /// Finds the auxiliary vector on a new image's stack; None when it names no vDSO.
-fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
+pub fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
     // argc, argv.., 0, envp.., 0, then pairs. Strings may make argv long: read on page by page.
     let (mut at, mut zeros, mut pending) = (rsp + 8, 0, None);
     let (mut start, mut found) = (0, None);
@@ -259,7 +265,7 @@ fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
 }
 
 /// A `struct prctl_mm_map` that changes nothing but the kernel's copy of the auxiliary vector.
-fn mm_map(tid: Tid, auxv: &Auxv) -> Option<[u64; 13]> {
+pub fn mm_map(tid: Tid, auxv: &Auxv) -> Option<[u64; 13]> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", tid.0)).ok()?;
     // The name may hold spaces and brackets; the third field follows the last bracket.
     let fields: Vec<u64> =

@@ -14,6 +14,7 @@ mod stopped;
 mod stretch;
 mod supervisor;
 mod timer_fds;
+mod traced;
 
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};

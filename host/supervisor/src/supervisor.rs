@@ -1,26 +1,30 @@
 //! The supervisor's thread: answers every exec of every node, and keeps each lineage's meter open until the
 //! last of its processes is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use diecast_core_abi::{PROC_MAGIC, PROC_PAGE_ADDR};
+use diecast_core_abi::{KICK_MAGIC, PROC_MAGIC, PROC_PAGE_ADDR};
 use diecast_host_sys::perf::Meter;
+use diecast_host_sys::seccomp::Notification;
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
 
 use crate::exec::{self, ExecError, Outcome};
 use crate::frame::NodeFrame;
 use crate::load::LoadWatch;
+use crate::traced;
 
 /// Scans at which a lineage must have been unseen before its event closes.
 const UNSEEN_SCANS: u32 = 3;
 /// Real time between scans when nothing presses.
 const SCAN_EVERY_NS: u64 = 250_000_000;
+/// Scans from one look for tracers to the next: it reads a file of each process.
+const TRACERS_EVERY: u64 = 4;
 /// Open meters beyond which a scan comes at once, doubled when a scan frees little.
 const PRESSURE: usize = 64;
 
@@ -50,6 +54,8 @@ impl Counts {
 struct Lineage {
     meter: Meter,
     unseen: u32,
+    /// Off while one of its processes is traced: a debugger would stop at each hit.
+    off: bool,
 }
 
 struct Listener {
@@ -62,6 +68,12 @@ struct Shared {
     stop: AtomicBool,
     added: Mutex<Vec<(OwnedFd, Arc<NodeFrame>)>>,
     counts: Counts,
+    /// Traced processes whose new image will ask for its node's memory.
+    asking: Mutex<BTreeSet<i32>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// A running supervisor. Dropping it stops its thread; execs then fail with ENOSYS and meters end.
@@ -80,10 +92,10 @@ impl Supervisor {
             stop: AtomicBool::new(false),
             added: Mutex::new(Vec::new()),
             counts: Counts::default(),
+            asking: Mutex::default(),
         });
         let s = shared.clone();
-        let thread =
-            std::thread::Builder::new().name("supervisor".into()).spawn(move || Loop::new(&s, kernel).run())?;
+        let thread = std::thread::Builder::new().name("supervisor".into()).spawn(move || Loop::new(s, kernel).run())?;
         Ok(Supervisor { shared, thread: Some(thread) })
     }
 
@@ -115,8 +127,8 @@ impl Drop for Supervisor {
     }
 }
 
-struct Loop<'a> {
-    shared: &'a Shared,
+struct Loop {
+    shared: Arc<Shared>,
     kernel: KernelVdso,
     nodes: Vec<Arc<NodeFrame>>,
     loads: Vec<LoadWatch>,
@@ -125,13 +137,16 @@ struct Loop<'a> {
     lineages: BTreeMap<(usize, u64), Lineage>,
     /// Processes seen once without a blob: node and pid.
     suspects: BTreeMap<(usize, i32), u32>,
+    /// Nodes of which it was said that a process is traced.
+    told: BTreeSet<usize>,
+    scans: u64,
     next_lineage: u64,
     next_scan_ns: u64,
     pressure: usize,
 }
 
-impl<'a> Loop<'a> {
-    fn new(shared: &'a Shared, kernel: KernelVdso) -> Loop<'a> {
+impl Loop {
+    fn new(shared: Arc<Shared>, kernel: KernelVdso) -> Loop {
         Loop {
             shared,
             kernel,
@@ -140,6 +155,8 @@ impl<'a> Loop<'a> {
             listeners: Vec::new(),
             lineages: BTreeMap::new(),
             suspects: BTreeMap::new(),
+            told: BTreeSet::new(),
+            scans: 0,
             next_lineage: 1,
             next_scan_ns: time::monotonic_ns() + SCAN_EVERY_NS,
             pressure: PRESSURE,
@@ -187,6 +204,18 @@ impl<'a> Loop<'a> {
         let l = &self.listeners[index];
         let Ok(n) = seccomp::receive(&l.fd) else { return };
         let node = self.nodes[l.node].clone();
+        if traced::asks(&n) {
+            // One that nobody waits for is the program's own call, with a bad address.
+            let _ = if lock(&self.shared.asking).remove(&n.tid().0) {
+                seccomp::add_fd(&l.fd, &n, &node.memfd).and_then(|fd| seccomp::answer(&l.fd, &n, i64::from(fd)))
+            } else {
+                seccomp::fail(&l.fd, &n, libc::EFAULT)
+            };
+            return;
+        }
+        if traced::wants_tracer(&n) {
+            return self.serve_traced(index, &n);
+        }
         let began = time::monotonic_ns();
         let lineage = self.next_lineage;
         self.next_lineage += 1;
@@ -196,21 +225,107 @@ impl<'a> Loop<'a> {
                 counts.execs.fetch_add(1, Ordering::Relaxed);
                 counts.exec_ns.fetch_add(time::monotonic_ns() - began, Ordering::Relaxed);
                 if let Some(meter) = meter {
-                    self.lineages.insert((l.node, lineage), Lineage { meter, unseen: 0 });
+                    self.lineages.insert((l.node, lineage), Lineage { meter, unseen: 0, off: false });
                     counts.open_meters.store(self.lineages.len() as u64, Ordering::Relaxed);
                 }
             }
             Ok(Outcome::Failed | Outcome::Gone) => {
                 counts.failed_execs.fetch_add(1, Ordering::Relaxed);
             }
+            Err(ExecError::Traced(_)) => self.serve_traced(index, &n),
             Err(e) => {
                 counts.outside.fetch_add(1, Ordering::Relaxed);
                 counts.problem(format!("node {}: {e}", node.name));
-                if let ExecError::Traced(_) = e {
-                    let _ = seccomp::fail(&l.fd, &n, libc::EPERM);
-                }
             }
         }
+    }
+
+    /// PTRACE_TRACEME, or an exec of a process that is traced. Its meter goes off, and the call is made again after a kick,
+    /// which takes the place of a hit that is due: in a new image it would be the end, and a tracer would see it.
+    fn serve_traced(&mut self, index: usize, n: &Notification) {
+        let (tid, at) = (n.tid(), self.listeners[index].node);
+        let node = self.nodes[at].clone();
+        let mut head = [0u64; 3];
+        if node.cpu.metered
+            && memory::read_words(tid, GuestPtr(PROC_PAGE_ADDR), &mut head).is_ok()
+            && let Some(l) = self.lineages.get_mut(&(at, head[2]))
+            && !l.off
+        {
+            let _ = l.meter.disable();
+            l.off = true;
+            // Only on the way to a handler a call is made again. One signal of this number is kept, not two.
+            let _ = process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, libc::SIGTRAP, KICK_MAGIC);
+            let _ = seccomp::make_again(&self.listeners[index].fd, n);
+            return;
+        }
+        if traced::wants_tracer(n) {
+            let listener = &self.listeners[index].fd;
+            let _ = if traced::parent_waits(tid) {
+                seccomp::fail(listener, n, libc::EPERM)
+            } else {
+                seccomp::let_continue(listener, n)
+            };
+            return;
+        }
+        self.tell_of_tracer(at, tid);
+        let (shared, kernel, lineage, n) = (self.shared.clone(), self.kernel, self.next_lineage, *n);
+        self.next_lineage += 1;
+        let Ok(listener) = self.listeners[index].fd.try_clone() else { return };
+        let work = move || {
+            let began = time::monotonic_ns();
+            let asks = |pid: Tid| {
+                lock(&shared.asking).insert(pid.0);
+            };
+            let counts = &shared.counts;
+            match traced::carry(&listener, &n, &kernel, lineage, asks) {
+                Ok(traced::Outcome::Asks) => {
+                    counts.execs.fetch_add(1, Ordering::Relaxed);
+                    counts.exec_ns.fetch_add(time::monotonic_ns() - began, Ordering::Relaxed);
+                }
+                Ok(traced::Outcome::Failed | traced::Outcome::Gone) => {
+                    counts.failed_execs.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(e) => {
+                    counts.outside.fetch_add(1, Ordering::Relaxed);
+                    counts.problem(format!("node {}: {e}", node.name));
+                    let _ = seccomp::fail(&listener, &n, libc::EPERM);
+                }
+            }
+        };
+        // It ends with its tracer at the latest.
+        let _ = std::thread::Builder::new().name("traced".into()).spawn(work);
+    }
+
+    /// Switches meters off whose lineages have a traced process, of `(node, lineage, process)`, and others on.
+    fn switch_traced(&mut self, traced: &[(usize, u64, i32)]) {
+        for ((node, lineage), l) in &mut self.lineages {
+            let off = traced.iter().any(|(n, id, _)| (n, id) == (node, lineage));
+            if off != l.off {
+                let _ = if off { l.meter.disable() } else { l.meter.enable() };
+                l.off = off;
+            }
+        }
+        for (at, _, pid) in traced {
+            self.tell_of_tracer(*at, Tid(*pid));
+        }
+    }
+
+    /// Says once for each metered node that a process is traced, and so has no meter.
+    fn tell_of_tracer(&mut self, at: usize, pid: Tid) {
+        let node = &self.nodes[at];
+        if !node.cpu.metered || !self.told.insert(at) {
+            return;
+        }
+        let name = |tid: Tid| std::fs::read_to_string(format!("/proc/{}/comm", tid.0)).unwrap_or_default();
+        let tracer = exec::tracer_of(pid).map(name).unwrap_or_default();
+        self.shared.counts.outside.fetch_add(1, Ordering::Relaxed);
+        self.shared.counts.problem(format!(
+            "node {}: process {} ({}) is traced by {}: its CPU time is not metered meanwhile",
+            node.name,
+            pid.0,
+            name(pid).trim(),
+            tracer.trim()
+        ));
     }
 
     /// Which lineages still have a process? Which processes have no blob?
@@ -219,6 +334,9 @@ impl<'a> Loop<'a> {
         for (node, load) in self.nodes.iter().zip(&mut self.loads) {
             load.tick(node);
         }
+        self.scans += 1;
+        let looks_for_tracers = self.scans.is_multiple_of(TRACERS_EVERY);
+        let mut traced: Vec<(usize, u64, i32)> = Vec::new();
         let mut suspects = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let Ok(pids) = (node.members)() else { continue };
@@ -229,7 +347,12 @@ impl<'a> Loop<'a> {
                 }
                 let mut head = [0u64; 3];
                 match memory::read_words(Tid(pid), GuestPtr(PROC_PAGE_ADDR), &mut head) {
-                    Ok(()) if head[0] == PROC_MAGIC => seen.push(head[2]),
+                    Ok(()) if head[0] == PROC_MAGIC => {
+                        seen.push(head[2]);
+                        if looks_for_tracers && node.cpu.metered && exec::tracer_of(Tid(pid)).is_some() {
+                            traced.push((at, head[2], pid));
+                        }
+                    }
                     // Gone, or a zombie: it holds no meter.
                     Err(e) if e.raw_os_error() == Some(libc::ESRCH) => {}
                     _ => {
@@ -255,6 +378,9 @@ impl<'a> Loop<'a> {
             }
         }
         self.suspects = suspects;
+        if looks_for_tracers {
+            self.switch_traced(&traced);
+        }
         let before = self.lineages.len();
         self.lineages.retain(|_, l| {
             if l.unseen >= UNSEEN_SCANS {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use crate::{GuestPtr, Tid, check};
@@ -80,6 +81,12 @@ pub fn read(tid: Tid, at: GuestPtr, buf: &mut [u8]) -> io::Result<()> {
     // SAFETY: the local iovec covers `buf`; the remote address is checked by the kernel.
     let n = check(unsafe { libc::process_vm_readv(tid.0, &raw const local, 1, &raw const remote, 1, 0) } as i64)?;
     if n as usize == buf.len() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}
+
+/// Writes another process's memory whatever its protection is, for which the caller must be allowed to trace it.
+pub fn write_all(tid: Tid, at: GuestPtr, bytes: &[u8]) -> io::Result<()> {
+    let memory = std::fs::OpenOptions::new().write(true).open(format!("/proc/{}/mem", tid.0))?;
+    memory.write_all_at(bytes, at.0)
 }
 
 /// Reads words of another process's memory.

@@ -107,6 +107,17 @@ pub fn fail(listener: &OwnedFd, n: &Notification, errno: i32) -> io::Result<()> 
     respond(listener, &Response { id: n.id, val: 0, error: -errno, flags: 0 })
 }
 
+/// Has the call made again, after what waits for the thread on its way back has been delivered.
+pub fn make_again(listener: &OwnedFd, n: &Notification) -> io::Result<()> {
+    const ERESTARTSYS: i32 = 512;
+    fail(listener, n, ERESTARTSYS)
+}
+
+/// Makes the call return this value, without being made.
+pub fn answer(listener: &OwnedFd, n: &Notification, value: i64) -> io::Result<()> {
+    respond(listener, &Response { id: n.id, val: value, error: 0, flags: 0 })
+}
+
 /// Puts a copy of `fd` into the waiting process, not close-on-exec, and returns its number there.
 pub fn add_fd(listener: &OwnedFd, n: &Notification, fd: &OwnedFd) -> io::Result<i32> {
     let a = AddFd { id: n.id, flags: 0, srcfd: fd.as_raw_fd() as u32, newfd: 0, newfd_flags: 0 };

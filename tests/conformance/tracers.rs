@@ -1,0 +1,91 @@
+//! strace and gdb inside a frame: what they trace is in it, and they see no stop that natively is none.
+
+use diecast_tests::{Run, World, run_with, tool};
+
+/// In a frame of TDF 10, metered or not.
+fn traced(options: &[&str], command: &[&str]) -> Run {
+    run_with(World::Frame("10"), options, command, b"", &[])
+}
+
+/// A whole core at TDF 10: nothing to meter, so nothing to say about it.
+const UNMETERED: [&str; 2] = ["--speed", "10"];
+
+fn log(name: &str) -> String {
+    let path = std::env::temp_dir().join(format!("diecast-{name}-{}", std::process::id()));
+    path.to_str().expect("a plain path").to_owned()
+}
+
+#[test]
+fn what_strace_starts_is_in_the_frame() {
+    let Some(strace) = tool("strace") else { return };
+    let out = log("strace");
+    let script = "sleep 0.2; /bin/no-such-program; no-such-program; exec date +year-%Y";
+    let r = traced(&UNMETERED, &[&strace, "-f", "-o", &out, "sh", "-c", script]);
+    let text = std::fs::read_to_string(&out).unwrap();
+    let _ = std::fs::remove_file(&out);
+    assert_eq!(r.status, Some(0), "{} {}\n{text}", r.text(), r.stderr);
+    assert!(r.text().starts_with("year-20"), "{}", r.text());
+    // 0.2 s are 2 s here, and what waits is the call that natively does.
+    assert!(r.real.as_secs_f64() >= 2.0, "{:?}", r.real);
+    let lines = |part: &str| text.lines().filter(|l| l.contains(part)).count();
+    assert!(lines("clock_nanosleep(") >= 1, "{text}");
+    assert_eq!(lines("+++ exited with 0 +++"), 2, "{text}");
+    assert_eq!(lines("+++ killed by"), 0, "{text}");
+    assert!(r.stderr.contains("no-such-program"), "{}", r.stderr);
+    assert_eq!(lines("--- SIGTRAP"), 0, "{text}");
+}
+
+#[test]
+fn a_traced_program_has_no_meter_and_it_is_said_once() {
+    let Some(strace) = tool("strace") else { return };
+    let r = traced(&[], &[&strace, "-f", "-o", "/dev/null", "sh", "-c", "sleep 0.05; sleep 0.05; true"]);
+    assert_eq!(r.status, Some(4), "{} {}", r.text(), r.stderr);
+    let said: Vec<&str> = r.stderr.lines().filter(|l| l.contains("is traced by strace")).collect();
+    assert_eq!(said.len(), 1, "{}", r.stderr);
+    assert!(said[0].contains("not metered"), "{}", r.stderr);
+}
+
+/// The meter goes off when strace comes, and on again when it has gone.
+#[test]
+fn a_meter_is_off_while_its_program_is_attached_to() {
+    let Some(strace) = tool("strace") else { return };
+    let out = log("attached");
+    let script = format!("while :; do :; done & p=$!; timeout 3 {strace} -ttt -p $p -o {out}; kill -KILL $p; wait");
+    let r = run_with(World::Frame("2"), &[], &["bash", "-c", &script], b"", &[]);
+    let text = std::fs::read_to_string(&out).unwrap();
+    let _ = std::fs::remove_file(&out);
+    assert!(r.stderr.contains("is traced by strace"), "{}", r.stderr);
+    let hits = text.lines().filter(|l| l.contains("--- SIGTRAP"));
+    let at: Vec<f64> = hits.filter_map(|l| l.split(' ').next()?.parse().ok()).collect();
+    let (Some(first), Some(last)) = (at.first(), at.last()) else { panic!("no hit at all: {text}") };
+    // It is looked for once a second of real time, and attached to for six.
+    assert!(last - first < 2.0, "hits for {:.1} s of 3: {}", last - first, at.len());
+}
+
+const GDB_COMMANDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/diecast.gdb");
+
+#[test]
+fn gdb_attaches_to_what_runs_and_lets_go_of_it() {
+    let Some(gdb) = tool("gdb") else { return };
+    let script = format!(
+        "sleep 2 & p=$!; sleep 0.1; {gdb} -batch -nx -x {GDB_COMMANDS} -p $p -ex 'info registers rip' -ex detach; wait $p; echo it ended with $?"
+    );
+    let r = traced(&UNMETERED, &["sh", "-c", &script]);
+    assert_eq!(r.status, Some(0), "{} {}", r.text(), r.stderr);
+    assert!(r.text().contains("rip  ") && r.text().contains("it ended with 0"), "{} {}", r.text(), r.stderr);
+    assert!(r.real.as_secs_f64() >= 20.0, "{:?}", r.real);
+}
+
+/// It waits in vfork for what it would have to trace.
+#[test]
+fn gdb_is_told_that_it_can_start_nothing() {
+    let Some(gdb) = tool("gdb") else { return };
+    let r = traced(&UNMETERED, &[&gdb, "-batch", "-nx", "-x", GDB_COMMANDS, "-ex", "run", "--args", "sleep", "0.2"]);
+    assert!(
+        r.stderr.contains("Operation not permitted") || r.text().contains("not permitted"),
+        "{} {}",
+        r.text(),
+        r.stderr
+    );
+    assert!(r.real.as_secs_f64() < 20.0, "{:?}", r.real);
+}
