@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool};
+use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool, values};
 
 /// One unmetered frame and a metered one.
 const TWO: [World; 2] = [World::Frame("1"), World::Frame("10")];
@@ -16,6 +16,32 @@ fn vector_and_tile_registers_survive_traps_and_hits() {
 #[test]
 fn seccomp_filters_of_the_programs_own() {
     conforms(&[&c("filters", false)], &FRAMES);
+}
+
+/// `--tsc trap`: rdtsc tells virtual time, at the rate of the processor's, and SIGSEGV, by which it comes, stays the
+/// program's own.
+#[test]
+fn a_trapped_tsc_tells_virtual_time_and_sigsegv_stays_the_programs() {
+    let worlds = [World::Trapped("1"), World::Trapped("10"), World::Trapped("0.5")];
+    let guest = c("tsc", false);
+    conforms(&[&guest], &worlds[..2]);
+    conforms(&[&c("tsc", true)], &[World::Trapped("4")]);
+    for other in ["signals", "blocked"] {
+        conforms(&[&c(other, false)], &[World::Trapped("4")]);
+    }
+    // What a program asks for itself works where nothing is trapped too.
+    conforms(&[&guest], &TWO[1..]);
+    diecast_quiet::look(|| {
+        let rates = |world| values(&run(world, &[&guest]).lines(), "ticks_per_ms");
+        let native = rates(World::Native);
+        assert_eq!(native.len(), 4);
+        for (world, factor) in worlds.map(|w| (w, 1.0)).into_iter().chain([(World::Frame("10"), 10.0)]) {
+            for (native, framed) in native.iter().zip(rates(world)) {
+                let ratio = framed as f64 / (*native as f64 * factor);
+                assert!((0.997..=1.003).contains(&ratio), "{world:?}: {framed} ticks a ms, natively {native}");
+            }
+        }
+    });
 }
 
 /// The kernel has one listener in a chain of filters, and it is ours: a clear error, and everything else works.

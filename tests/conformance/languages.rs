@@ -36,6 +36,8 @@ fn node() {
 fn go_static() {
     let Some(compiler) = tool("go") else { return missing("go") };
     conforms(&[&go(&compiler)], &FRAMES);
+    // Its scheduler reads the processor's counter.
+    conforms(&[&go(&compiler)], &[World::Trapped("4")]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// SIGSYS and SIGTRAP that the program blocks: they wait, show as pending, are inherited, and come when unblocked.
+// SIGSYS, SIGTRAP and SIGSEGV that the program blocks: they wait, show as pending, are inherited, and come when unblocked.
 //
 // Covers: rt_sigprocmask rt_sigpending rt_sigtimedwait rt_sigsuspend signalfd signalfd4
 #include "guest.h"
@@ -8,7 +8,7 @@
 #include <sys/signalfd.h>
 
 extern char **environ;
-static const int SIGS[] = {SIGSYS, SIGTRAP};
+static const int SIGS[] = {SIGSYS, SIGTRAP, SIGSEGV};
 static volatile int hits, value;
 static void handler(int sig, siginfo_t *i, void *uc) {
     (void)sig, (void)uc;
@@ -35,7 +35,7 @@ static int pends(int sig) {
 }
 
 static void waits_until_unblocked(void) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int sig = SIGS[i];
         sigset_t one = of(sig);
         struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
@@ -78,7 +78,7 @@ static void interrupted(const char *what, int sig) {
 }
 
 static void calls_that_wait(void) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int sig = SIGS[i];
         struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
         sigaction(sig, &a, NULL);
@@ -96,7 +96,7 @@ static void calls_that_wait(void) {
 }
 
 static void waited_for(void) {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int sig = SIGS[i];
         sigset_t one = of(sig);
         sigprocmask(SIG_BLOCK, &one, NULL);

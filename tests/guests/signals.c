@@ -1,4 +1,4 @@
-// SIGSYS and SIGTRAP belong to the frame, and the program must not notice: what it sets, it sees, and nothing that
+// SIGSYS and SIGTRAP, and SIGSEGV where rdtsc is trapped, belong to the frame, and the program must not notice: what it sets, it sees, and nothing that
 // it does to its signals kills it.
 //
 // Covers: rt_sigaction rt_sigprocmask rt_sigsuspend rt_sigpending sigaltstack
@@ -41,8 +41,8 @@ static void all_blocked(void) {
 }
 
 static void dispositions(void) {
-    static const int sigs[] = {SIGSYS, SIGTRAP};
-    for (int i = 0; i < 2; i++) {
+    static const int sigs[] = {SIGSYS, SIGTRAP, SIGSEGV};
+    for (int i = 0; i < 3; i++) {
         int sig = sigs[i];
         struct sigaction a = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
         sigfillset(&a.sa_mask);
@@ -219,10 +219,15 @@ static void clear_sighand(void) {
     // clone3 with CLONE_CLEAR_SIGHAND: handlers gone, ours not.
     signal(SIGUSR1, handler);
     signal(SIGUSR2, SIG_IGN);
+    signal(SIGSYS, handler);
+    signal(SIGTRAP, SIG_IGN);
     long args[11] = {1L << 32, 0, 0, 0, SIGCHLD};
     long pid = R2(435, args, sizeof args);
     if (pid == 0) {
         struct sigaction a, b;
+        sigaction(SIGSYS, NULL, &a);
+        sigaction(SIGTRAP, NULL, &b);
+        same("clear_sighand.ours", "%d %d", a.sa_handler == SIG_DFL, b.sa_handler == SIG_IGN);
         sigaction(SIGUSR1, NULL, &a);
         sigaction(SIGUSR2, NULL, &b);
         same("clear_sighand", "%d %d", a.sa_handler == SIG_DFL, b.sa_handler == SIG_IGN);

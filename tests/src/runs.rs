@@ -17,6 +17,8 @@ pub enum World {
     Native,
     /// In a frame of this TDF.
     Frame(&'static str),
+    /// The same, where rdtsc is trapped too.
+    Trapped(&'static str),
 }
 
 impl World {
@@ -24,7 +26,7 @@ impl World {
     pub fn tdf(self) -> f64 {
         match self {
             World::Native => 1.0,
-            World::Frame(t) => t.parse().expect("a decimal TDF"),
+            World::Frame(t) | World::Trapped(t) => t.parse().expect("a decimal TDF"),
         }
     }
 }
@@ -122,6 +124,11 @@ pub fn run_with(world: World, options: &[&str], command: &[&str], stdin: &[u8], 
         World::Frame(tdf) => {
             let mut c = Command::new(diecast());
             c.args(["frame", "--tdf", tdf]).args(options).arg("--").arg(command[0]);
+            c
+        }
+        World::Trapped(tdf) => {
+            let mut c = Command::new(diecast());
+            c.args(["frame", "--tdf", tdf, "--tsc", "trap"]).args(options).arg("--").arg(command[0]);
             c
         }
     };

@@ -50,6 +50,17 @@ of it, and a signalfd of no other signals, which is a socket: fstat says so, eac
 next image that have the descriptor see nothing of their own, and no more than four are kept. A signalfd of other \
 signals too never shows these two.
 
+## The time stamp counter
+
+rdtsc and rdtscp tell real time unless `--tsc trap` is given. Then they follow the node's CLOCK_MONOTONIC_RAW at the \
+processor's frequency, by a SIGSEGV each; what is said of SIGSYS and SIGTRAP above holds for SIGSEGV too.
+
+- A handler of the program's for SIGSEGV runs on the thread's alternate stack whether it asked for that or not, and on \
+one of the blob's where the program's is smaller than 11 KiB.
+- Each reading is a SIGSEGV that a debugger sees (gdb: `handle SIGSEGV nostop noprint pass`).
+- Real all the same: rdpmc, tpause, umwait and mwaitx, the frequency that cpuid tells, and PR_SET_TSC of a program that \
+asks for no counter in a frame without `--tsc trap`, whose clocks are then read by system calls.
+
 ## Files of /proc
 
 In virtual time, wherever /proc is and by whatever path: uptime, loadavg, stat (btime, and the lines of cores), \

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use diecast_core_plan::{Mode, Scale};
+use diecast_core_plan::{Mode, Scale, Tsc};
 use diecast_core_vtime::Tdf;
 
 /// Run a whole distributed service on one machine, in dilated time, and get the numbers of the real deployment.
@@ -127,6 +127,10 @@ pub struct Meter {
     /// 500us in a lab, where packets carry what their senders have used, or 100us where this host's kernel can't tell]
     #[arg(long, value_parser = grain)]
     pub grain: Option<u64>,
+    /// What rdtsc tells programs in the frame: native, the processor's counter in real time; or trap, one in virtual time,
+    /// at about a microsecond a reading. Clocks are virtual either way
+    #[arg(long, default_value = "native", value_name = "native|trap")]
+    pub tsc: Tsc,
 }
 
 #[derive(Args)]
@@ -143,6 +147,9 @@ pub struct RunArgs {
     /// Write every frame that enters the network to arrivals.bin in the results, for `diecast replay`
     #[arg(long)]
     pub record_arrivals: bool,
+    /// Threads of the emulator: with more than one, all but the first hand packets to nodes. Each takes up to 0.8 of a core
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub emulator_threads: u8,
 }
 
 #[derive(Args)]
@@ -162,6 +169,9 @@ pub struct ValidateArgs {
     pub repeat: u32,
     #[command(flatten)]
     pub meter: Meter,
+    /// Threads of the emulator: with more than one, all but the first hand packets to nodes. Each takes up to 0.8 of a core
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub emulator_threads: u8,
     /// Directory for the results [default: out/NAME-validate-TIME]
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -61,6 +61,7 @@ pub fn frame(a: FrameArgs) -> Done {
         speed_ppm: a.speed,
         cores: a.cores,
         grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, kept_grain),
+        tsc: a.meter.tsc,
         command: a.command,
         stats: a.stats,
     };
@@ -110,7 +111,7 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
     let grain_ns = m.grain.map_or_else(default_grain_ns, kept_grain);
-    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, ..PlanOptions::new(mode) };
+    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, tsc: m.tsc, ..PlanOptions::new(mode) };
     let scores = e.machine_types.iter().any(|m| m.score_milli.is_some());
     let facts = plan_facts(scores).map_err(|e| fault(HOST, format!("measuring this host's score: {e}")))?;
     diecast_core_plan::plan(e, &facts, &o).map_err(|r| fault(r.exit_status(), r))
@@ -133,18 +134,27 @@ fn status_of(s: &RunSummary) -> u8 {
     }
 }
 
+/// How a run is carried out, besides its plan.
+#[derive(Clone, Copy)]
+struct How {
+    /// No progress on the terminal.
+    quiet: bool,
+    record_arrivals: bool,
+    emulator_threads: usize,
+}
+
 fn carry_out(
     plan: &Plan,
     catalog: &Catalog,
     text: &str,
     out: &Path,
     label: &str,
-    quiet: bool,
-    record_arrivals: bool,
+    how: How,
 ) -> Result<RunSummary, Fault> {
+    let How { quiet, record_arrivals, emulator_threads } = how;
     let progress = Progress::new(label, quiet);
     let base = base_of(&catalog.catalog);
-    let o = RunOptions { out, base: &base, catalog_text: text, progress: &progress, record_arrivals };
+    let o = RunOptions { out, base: &base, catalog_text: text, progress: &progress, record_arrivals, emulator_threads };
     let ran = diecast_host_run::run(plan, &o)?;
     Ok(ran.summary)
 }
@@ -165,7 +175,9 @@ pub fn run(a: &RunArgs) -> Done {
     let plan = make_plan(&experiment, p)?;
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
-    let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), a.json, a.record_arrivals)?;
+    let emulator_threads = usize::from(a.emulator_threads);
+    let how = How { quiet: a.json, record_arrivals: a.record_arrivals, emulator_threads };
+    let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), how)?;
     if a.json {
         say!("{}", summary.to_json());
     } else {
@@ -192,12 +204,13 @@ pub fn validate(a: &ValidateArgs) -> Done {
         }
     }
     order.push(&baseline);
+    let how = How { quiet: a.json, record_arrivals: false, emulator_threads: usize::from(a.emulator_threads) };
     let mut directories = Vec::new();
     let mut worst = 0;
     for (i, plan) in order.iter().enumerate() {
         let dir = out.join(format!("{:02}-{}", i + 1, plan.mode));
         let label = format!("{} of {}, {}", i + 1, order.len(), plan.mode);
-        let mut summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
+        let mut summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, how)?;
         for turn in 1..=a.repeat {
             let spoiled = summary.fidelity.spoiled_by_others(&Budgets::default());
             if spoiled.is_empty() {
@@ -207,7 +220,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
             std::fs::rename(&dir, &kept)
                 .map_err(|e| fault(HOST, format!("renaming {} to {}: {e}", dir.display(), kept.display())))?;
             eprintln!("{label}: {}: run again; its results are in {}", spoiled.join(", "), kept.display());
-            summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, a.json, false)?;
+            summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, how)?;
         }
         if let Some(Outcome::Failed { reason }) = &summary.outcome {
             // Naive fails by its nature when a tenth of the CPU is too little: that is a result.

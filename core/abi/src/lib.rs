@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 15;
+pub const ABI_VERSION: u32 = 16;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -56,8 +56,10 @@ pub const VCPUS_MAX: usize = 64;
 pub const SLOTS_MAX: usize = 8192;
 /// How far from its hash a slot may sit.
 pub const SLOT_PROBES: usize = 32;
-/// Buckets of a lateness histogram: bucket i counts values in [2^i, 2^(i+1)) ns, bucket 0 also zero.
-pub const LATE_BUCKETS: usize = 48;
+/// Buckets of a lateness histogram in each doubling: a value is told to an eighth of itself.
+pub const LATE_STEPS: usize = 8;
+/// Buckets of a lateness histogram: see [`late_bucket`]. The last one begins at 2^43 ns, 2.4 hours.
+pub const LATE_BUCKETS: usize = 41 * LATE_STEPS + 1;
 /// Bins of the sleeps before bursts of work: bin i holds those of [2^i, 2^(i+1)) µs, bin 0 also shorter ones.
 pub const GAP_BINS: usize = 24;
 
@@ -241,6 +243,9 @@ pub struct NodePage {
     /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do
     /// (see core/cpu, speed).
     pub slow_discount: AtomicU32,
+    /// Ticks of the TSC per virtual ns where rdtsc is trapped and tells virtual time, else zero.
+    pub tsc_rate_int: AtomicU64,
+    pub tsc_rate_frac: AtomicU64,
     /// Averages of how many threads the node ran or had waiting for a core or a disk, over 1, 5 and 15 virtual minutes, in
     /// 1/2048.
     pub loads: [AtomicU64; 3],
@@ -275,9 +280,13 @@ pub struct ProcPage {
     /// The kernel's own vDSO functions.
     pub kernel_clock_gettime: AtomicU64,
     pub kernel_getcpu: AtomicU64,
+    /// The kernel's function by which clocks are read: `kernel_clock_gettime`, or none where that would trap.
+    pub read_clock: AtomicU64,
     pub sigsys: VirtualAction,
     pub sigtrap: VirtualAction,
-    /// Per signal: bits of SIGSYS and SIGTRAP that the program put in its sa_mask.
+    /// Used where rdtsc is trapped.
+    pub sigsegv: VirtualAction,
+    /// Per signal: bits of the virtual signals that the program put in its sa_mask.
     pub sa_mask_bits: [AtomicU32; 65],
     pub pad2: AtomicU32,
     /// Clock id + 1 of each POSIX timer, 0 = unknown.
@@ -340,11 +349,22 @@ pub const fn slot_hash(tid: u32) -> usize {
     (tid.wrapping_mul(0x9e37_79b1) >> 16) as usize % SLOTS_MAX
 }
 
-/// Bucket of a lateness value.
+/// Bucket of a lateness value: of its own below 8 ns, then eight in each doubling.
 #[inline(always)]
 pub const fn late_bucket(ns: u64) -> usize {
-    let b = if ns < 2 { 0 } else { 63 - ns.leading_zeros() as usize };
+    if ns < LATE_STEPS as u64 {
+        return ns as usize;
+    }
+    let doubling = 63 - ns.leading_zeros() as usize;
+    let b = LATE_STEPS * (doubling - 2) + (ns >> (doubling - 3)) as usize % LATE_STEPS;
     if b < LATE_BUCKETS { b } else { LATE_BUCKETS - 1 }
+}
+
+/// The greatest value of a bucket but the last, which has no end, ns.
+pub const fn late_bucket_max_ns(bucket: usize) -> u64 {
+    let next = bucket + 1;
+    let (doubling, step) = (next / LATE_STEPS, next % LATE_STEPS);
+    (if doubling == 0 { step as u64 } else { ((LATE_STEPS + step) as u64) << (doubling - 1) }) - 1
 }
 
 impl NodePage {
@@ -457,6 +477,13 @@ impl NodePage {
         self.free_v_ns.get(..vcpus).unwrap_or(&self.free_v_ns)
     }
 
+    /// Ticks of the TSC per virtual ns, where rdtsc is trapped.
+    #[inline(always)]
+    pub fn tsc_rate(&self) -> Option<Rate> {
+        let (int, frac) = (self.tsc_rate_int.load(Ordering::Relaxed), self.tsc_rate_frac.load(Ordering::Relaxed));
+        (int | frac != 0).then_some(Rate { int, frac })
+    }
+
     /// Virtual CPU ns per real CPU ns (1/speed).
     #[inline(always)]
     pub fn slowness(&self) -> Rate {
@@ -499,12 +526,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_are_powers_of_two() {
-        assert_eq!(late_bucket(0), 0);
-        assert_eq!(late_bucket(1), 0);
-        assert_eq!(late_bucket(2), 1);
-        assert_eq!(late_bucket(1023), 9);
-        assert_eq!(late_bucket(1024), 10);
+    fn buckets_follow_each_other_and_tell_an_eighth() {
+        assert_eq!((late_bucket(0), late_bucket(7), late_bucket(8)), (0, 7, 8));
+        assert_eq!((late_bucket(1023), late_bucket(1024), late_bucket(1151), late_bucket(1152)), (63, 64, 64, 65));
+        let mut least = 0;
+        for bucket in 0..LATE_BUCKETS - 1 {
+            let max = late_bucket_max_ns(bucket);
+            assert_eq!((late_bucket(least), late_bucket(max), late_bucket(max + 1)), (bucket, bucket, bucket + 1));
+            assert!(max - least <= least / 8, "bucket {bucket}: {least} to {max}");
+            least = max + 1;
+        }
+        assert_eq!(least, 1 << 43);
         assert_eq!(late_bucket(u64::MAX), LATE_BUCKETS - 1);
     }
 

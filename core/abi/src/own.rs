@@ -38,10 +38,10 @@ pub struct OwnPage {
     pub cpu_timers: AtomicU32,
     /// Handlers of the program that were entered, in a metered node.
     pub handled: AtomicU64,
-    /// Virtual SIGTRAP (bit 0) and SIGSYS (bit 1) that wait because every thread they met blocks them.
+    /// Virtual SIGTRAP (bit 0), SIGSYS (bit 1) and SIGSEGV (bit 2) that wait because every thread they met blocks them.
     pub pending: AtomicU32,
     /// Their `siginfo_t`, SIGTRAP's first.
-    pub pending_info: [[AtomicU64; 16]; 2],
+    pub pending_info: [[AtomicU64; 16]; 3],
     /// Those of them that were written to a signalfd.
     pub posted: AtomicU32,
     /// Its signalfds for the two: descriptor plus 1 (0 = none) and, from bit 32, which signals; and their inodes.
@@ -68,6 +68,8 @@ pub struct InheritedPage {
     pub alt_used: AtomicU32,
     /// 1 once the program installed a seccomp filter of its own.
     pub filtered: AtomicU32,
+    /// 1 once a thread asked that rdtsc give it SIGSEGV.
+    pub tsc_refused: AtomicU32,
     /// Timer slack that the program set, virtual ns; 0 = the machine's.
     pub slack_v_ns: AtomicU64,
     /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns. Of other POSIX timers, while they are

@@ -12,7 +12,7 @@ use crate::model::{
     PlannedWorkload, Role, WayFrom,
 };
 use crate::network::{changes, net, node_of};
-use crate::options::{HostFacts, PlanOptions};
+use crate::options::{HostFacts, PlanOptions, Tsc};
 use crate::refusal::{Reason, Refusal};
 
 /// Seed when the catalog has none.
@@ -95,6 +95,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         scale: factors.scale,
         seed,
         grain_ns: options.grain_ns,
+        tsc: if options.mode.has_envelope() { options.tsc } else { Tsc::Native },
         nodes,
         workload: PlannedWorkload {
             parameters: workload.parameters.iter().map(|p| (p.name.clone(), p.text.clone())).collect(),

@@ -8,7 +8,7 @@ use diecast_core_net::{Change, Mac, NetSpec};
 use diecast_core_vtime::{RealSpan, Tdf, VirtSpan};
 use serde::{Serialize, Serializer};
 
-use crate::options::{HostFacts, Scale};
+use crate::options::{HostFacts, Scale, Tsc};
 use crate::ratio::Ratio;
 
 /// The host, as nodes name it that may reach one of its services.
@@ -35,6 +35,8 @@ pub struct Plan {
     pub seed: u64,
     /// Grain of the meter, real CPU time.
     pub grain_ns: u64,
+    /// What rdtsc tells programs.
+    pub tsc: Tsc,
     /// The nodes, in the catalog's order.
     pub nodes: Vec<PlannedNode>,
     /// The load.

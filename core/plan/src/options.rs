@@ -62,6 +62,34 @@ impl fmt::Display for Scale {
     }
 }
 
+/// What rdtsc tells programs in a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tsc {
+    /// The processor's counter: real time, at native speed.
+    #[default]
+    Native,
+    /// One in virtual time; each reading traps.
+    Trap,
+}
+
+impl FromStr for Tsc {
+    type Err = TscError;
+
+    fn from_str(text: &str) -> Result<Tsc, TscError> {
+        match text {
+            "native" => Ok(Tsc::Native),
+            "trap" => Ok(Tsc::Trap),
+            _ => Err(TscError(text.to_owned())),
+        }
+    }
+}
+
+/// A word that is no [`Tsc`].
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error("'{0}' is neither native nor trap")]
+pub struct TscError(String);
+
 /// What the caller wants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanOptions {
@@ -73,6 +101,8 @@ pub struct PlanOptions {
     pub scale: Option<Scale>,
     /// Grain of the meter, real nanoseconds of CPU time.
     pub grain_ns: u64,
+    /// What rdtsc tells; only modes with an envelope can trap it.
+    pub tsc: Tsc,
     /// How much of each CPU the nodes may take together; the rest is for emulator, meter and supervisor.
     pub core_limit: Ratio,
 }
@@ -80,7 +110,14 @@ pub struct PlanOptions {
 impl PlanOptions {
     /// A mode with the default grain and 0.85 of each CPU for nodes.
     pub const fn new(mode: Mode) -> PlanOptions {
-        PlanOptions { mode, tdf: None, scale: None, grain_ns: GRAIN_NS_DEFAULT, core_limit: Ratio::new(85, 100) }
+        PlanOptions {
+            mode,
+            tdf: None,
+            scale: None,
+            grain_ns: GRAIN_NS_DEFAULT,
+            tsc: Tsc::Native,
+            core_limit: Ratio::new(85, 100),
+        }
     }
 }
 

@@ -149,7 +149,7 @@ rows! {
     (144, sched_setscheduler, SCHED_SETSCHEDULER, Cores, Trap(Always), "SCHED_FIFO and SCHED_RR are judged, remembered and inherited as by the kernel, and change nothing", "cores"),
     (145, sched_getscheduler, SCHED_GETSCHEDULER, Cores, Trap(Always), "", "cores"),
     (148, sched_rr_get_interval, SCHED_RR_GET_INTERVAL, Cores, Trap(Always), "of real-time threads; others see the host's", "cores"),
-    (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[21, 22, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted", "usage"),
+    (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[21, 22, 25, 26, 29, 30] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted; PR_SET_TSC with `--tsc trap`", "usage"),
     (159, adjtimex, ADJTIMEX, Clock, Trap(Always), "the node's own clock: frequency, tick, slew, phase-locked loop, steps, leap seconds; needs CAP_SYS_TIME", "settime"),
     (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (164, settimeofday, SETTIMEOFDAY, Clock, Trap(Always), "the node's own clock and time zone; needs CAP_SYS_TIME", "settime"),

@@ -1,5 +1,5 @@
 //! Bits that a thread hands on to its children and to its next image: they ride on its timer slack, which the kernel
-//! inherits in just this way. A thread of a frame has 1 ns of slack; the bits add up to 31.
+//! inherits in just this way. A thread of a frame has 1 ns of slack; the bits add up to 255.
 //!
 //! Real-time threads have no slack, and the kernel keeps none for them: for these no bit is set.
 
@@ -9,17 +9,21 @@ use diecast_core_syscalls::nr;
 
 use crate::filter::{ALLOW, EQUAL, IP_HIGH, IP_LOW, LOAD, NUMBER, RETURN, RT_SIGRETURN, SET_MODE_FILTER, op};
 use crate::sys::{self, Ret, as_is};
-use crate::{entry, process, user};
+use crate::{entry, process, tsc, user};
 
-/// The thread blocks SIGTRAP, or SIGSYS, in the program's view.
+/// The thread blocks SIGTRAP, SIGSYS or SIGSEGV in the program's view.
 pub const BLOCKS_SIGTRAP: u32 = 1;
 pub const BLOCKS_SIGSYS: u32 = 2;
-/// The program ignores SIGTRAP, or SIGSYS: it survives exec.
-pub const IGNORES_SIGTRAP: u32 = 4;
-pub const IGNORES_SIGSYS: u32 = 8;
+pub const BLOCKS_SIGSEGV: u32 = 4;
+/// The program ignores SIGTRAP, SIGSYS or SIGSEGV: it survives exec.
+pub const IGNORES_SIGTRAP: u32 = 8;
+pub const IGNORES_SIGSYS: u32 = 16;
+pub const IGNORES_SIGSEGV: u32 = 32;
 /// A filter of the program's own judges the blob's calls too: only numbers that the program used itself.
-pub const FILTERED: u32 = 16;
-const ALL: u32 = 31;
+pub const FILTERED: u32 = 64;
+/// The thread has asked for SIGSEGV in place of a TSC (PR_SET_TSC).
+pub const REFUSES_TSC: u32 = 128;
+const ALL: u32 = 255;
 
 const PR_SET_TIMERSLACK: u64 = 29;
 const PR_GET_TIMERSLACK: u64 = 30;
@@ -37,7 +41,7 @@ pub fn store(bits: u32) {
     sys::own(nr::PRCTL, [PR_SET_TIMERSLACK, 1 + (bits & ALL) as u64, 0, 0, 0, 0]);
 }
 
-/// prctl: the timer slack that the program sees, and filters of its own.
+/// prctl: the timer slack that the program sees, filters of its own, and whether it has a TSC.
 #[inline(never)]
 pub fn prctl(a: [u64; 6]) -> Ret {
     const MACHINE_SLACK_NS: u64 = 50_000;
@@ -55,6 +59,8 @@ pub fn prctl(a: [u64; 6]) -> Ret {
         // The frame's own filter is no mode of the program's.
         PR_GET_SECCOMP if !filtered() => 0,
         PR_GET_SECCOMP => as_is(nr::PRCTL, a),
+        tsc::PR_GET_TSC => tsc::get(a),
+        tsc::PR_SET_TSC => tsc::set(a),
         _ => install(nr::PRCTL, a),
     }
 }

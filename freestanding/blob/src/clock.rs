@@ -47,7 +47,7 @@ fn timespec_signed(ns: i64) -> Timespec {
 /// One of the kernel's clocks, through its own vDSO.
 #[inline]
 pub fn kernel_ns(clock: i32) -> u64 {
-    let f = process().kernel_clock_gettime.load(Ordering::Relaxed);
+    let f = process().read_clock.load(Ordering::Relaxed);
     if f == 0 {
         return kernel_ns_by_call(clock);
     }
@@ -90,6 +90,12 @@ pub fn v_now() -> VirtNs {
 pub fn mono_now() -> u64 {
     let (v, rates) = node().clock.now(|| v_now().0);
     rates.mono_of(v)
+}
+
+/// The node's MONOTONIC_RAW now.
+pub fn raw_now() -> u64 {
+    let (v, rates) = node().clock.now(|| v_now().0);
+    (rates.raw_of(v) as i64).saturating_add(node().clock.raw_ahead_ns.load(Ordering::Relaxed)).max(0) as u64
 }
 
 /// The virtual REALTIME of an instant that the kernel noted by its own, ns.

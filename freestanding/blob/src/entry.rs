@@ -61,7 +61,7 @@ pub struct CloneRecord {
     /// Address of the parent's and of the child's [`Resume`].
     pub parent: u64,
     pub child: u64,
-    /// Not zero when the child must reset its handlers by hand.
+    /// Not zero when the child must reset its handlers by hand: 1, or 2 where it shares its parent's memory.
     pub clear: u64,
     pub pad: u64,
     pub resume: Resume,
@@ -169,6 +169,7 @@ dc_clone3:
     and rsp, -16
     push r8
     push r8
+    mov rdi, r10
     call {reset}
     pop r8
     pop r8
@@ -450,6 +451,7 @@ address_of!(
 );
 address_of!(sigsys_entry, "diecast_sigsys");
 address_of!(sigtrap_entry, "diecast_sigtrap");
+address_of!(sigsegv_entry, "diecast_sigsegv");
 
 address_of!(
     /// Where the instruction pointer is while the kernel serves a call of the blob's own.

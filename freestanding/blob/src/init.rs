@@ -8,7 +8,7 @@ use diecast_core_abi::{
 use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
 use crate::sys::{self, Ret};
-use crate::{entry, node, process, signals, timers};
+use crate::{entry, node, process, signals, timers, tsc};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -43,6 +43,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     let p = process();
     p.kernel_clock_gettime.store(args.kernel_clock_gettime, Ordering::Relaxed);
     p.kernel_getcpu.store(args.kernel_getcpu, Ordering::Relaxed);
+    p.read_clock.store(if tsc::is_trapped() { 0 } else { args.kernel_clock_gettime }, Ordering::Relaxed);
     p.lineage.store(args.lineage, Ordering::Relaxed);
     p.version.store(ABI_VERSION, Ordering::Relaxed);
     p.magic.store(PROC_MAGIC, Ordering::Release);
@@ -70,6 +71,17 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     let r = sys::own(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;
+    }
+    if tsc::is_trapped() {
+        // Everything waits while it is served, as for a hit; a program's handler gets the mask that it asked for.
+        let sigsegv = [entry::sigsegv_entry(), base | SA_RESTART, entry::restorer(), METER_MASK];
+        let mut r = sys::own(RT_SIGACTION, [11, &raw const sigsegv as u64, 0, 8, 0, 0]);
+        if r == 0 {
+            r = tsc::trap();
+        }
+        if r < 0 {
+            return r;
+        }
     }
     if args.auxv_slot != 0 {
         // SAFETY: the supervisor found this word in the new image's auxiliary vector.

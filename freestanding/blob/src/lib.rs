@@ -36,6 +36,7 @@ mod sockets;
 mod stamps;
 mod sys;
 mod timers;
+mod tsc;
 mod usage;
 mod user;
 mod vdso;

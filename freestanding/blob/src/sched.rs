@@ -176,6 +176,13 @@ pub fn sched_getaffinity(a: [u64; 6]) -> Ret {
 /// them. No system call unless some thread of the node has a setting.
 #[inline(always)]
 fn own_core() -> u32 {
+    let here = 0u8;
+    core_on(&raw const here as u64)
+}
+
+/// The same of a thread that an address of its stack tells.
+#[inline(always)]
+pub fn core_on(stack: u64) -> u32 {
     let all = all_cores();
     if all == 1 {
         return 0;
@@ -183,8 +190,7 @@ fn own_core() -> u32 {
     let cores = if table().used() { of(0).cores & all } else { all };
     let cores = if cores == 0 { all } else { cores };
     const STACK_SHIFT: u32 = 23;
-    let here = 0u8;
-    let spread = (&raw const here as u64 >> STACK_SHIFT).wrapping_add(u64::from(host_core()));
+    let spread = (stack >> STACK_SHIFT).wrapping_add(u64::from(host_core()));
     let mut rest = cores;
     for _ in 0..spread % u64::from(cores.count_ones().max(1)) {
         rest &= rest - 1;

@@ -1,6 +1,6 @@
-//! A signalfd for SIGSYS and SIGTRAP.
+//! A signalfd for SIGSYS and SIGTRAP, and SIGSEGV where rdtsc is trapped.
 //!
-//! The kernel never holds either back for a program, so its own signalfd would never show one. Where a program asks for
+//! The kernel never holds any of them back for a program, so its own signalfd would never show one. Where a program asks for
 //! a signalfd of no other signals it gets a datagram socket that is its own peer: the blob writes into it what a
 //! signalfd would be read from, and poll, epoll and reads that block are the kernel's affair. What lies in the socket
 //! still counts as pending until somebody has read it, so each look at pending signals takes it out and puts it back.
@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use diecast_core_syscalls::nr;
 
-use crate::signals::{self, OURS};
+use crate::signals;
 use crate::sys::{self, Ret, as_is};
 use crate::{process, user};
 
@@ -28,7 +28,8 @@ const RECORD: u64 = 128;
 pub fn signalfd(number: u32, a: [u64; 6]) -> Ret {
     let flags = if number == nr::SIGNALFD4 { a[3] as u32 as u64 } else { 0 };
     let mask = if a[2] == 8 { user::get::<u64>(a[1]).unwrap_or(0) } else { 0 };
-    if mask & OURS == 0 || mask & !OURS & !signals::NEVER_MASKED != 0 || flags & !FLAGS != 0 {
+    let others = signals::strip(mask) & !signals::NEVER_MASKED;
+    if signals::pack(mask) == 0 || others != 0 || flags & !FLAGS != 0 {
         return as_is(number, a);
     }
     let bits = signals::pack(mask);

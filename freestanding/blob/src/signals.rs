@@ -1,40 +1,54 @@
-//! SIGSYS and SIGTRAP stay deliverable whatever the program does, and it sees its own view.
+//! SIGSYS and SIGTRAP, and SIGSEGV where rdtsc is trapped, stay deliverable whatever the program does, and it sees its
+//! own view.
 
 use core::sync::atomic::Ordering;
 
 use diecast_core_abi::{KICK_MAGIC, VirtualAction};
 use diecast_core_syscalls::nr;
 
-use crate::carried::{self, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSYS, IGNORES_SIGTRAP};
+use crate::carried::{
+    self, BLOCKS_SIGSEGV, BLOCKS_SIGSYS, BLOCKS_SIGTRAP, IGNORES_SIGSEGV, IGNORES_SIGSYS, IGNORES_SIGTRAP,
+};
 use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
 use crate::sys::{self, Ret, as_is};
 use crate::user;
-use crate::{altstack, interrupt, process, signalfd, waits};
+use crate::{altstack, interrupt, process, signalfd, tsc, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
+const SIGSEGV: u64 = 11;
 pub const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
 pub const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
-pub const OURS: u64 = SIGSYS_BIT | SIGTRAP_BIT;
+pub const SIGSEGV_BIT: u64 = 1 << (SIGSEGV - 1);
 /// SIGKILL and SIGSTOP.
 pub const NEVER_MASKED: u64 = 1 << 8 | 1 << 18;
 /// The flags of a disposition that Linux knows; it drops others, by which programs find out.
 const SA_KNOWN: u64 = 0xdc00_0807;
 
-/// A mask without the two signals that must stay deliverable.
-pub fn strip(mask: u64) -> u64 {
-    mask & !OURS
+/// The signals that must stay deliverable.
+pub fn ours() -> u64 {
+    SIGSYS_BIT | SIGTRAP_BIT | if tsc::is_trapped() { SIGSEGV_BIT } else { 0 }
 }
 
-const BLOCKS: u32 = BLOCKS_SIGTRAP | BLOCKS_SIGSYS;
+/// A mask without them.
+pub fn strip(mask: u64) -> u64 {
+    mask & !ours()
+}
 
-/// The two bits packed: bit 0 SIGTRAP, bit 1 SIGSYS.
+const BLOCKS: u32 = BLOCKS_SIGTRAP | BLOCKS_SIGSYS | BLOCKS_SIGSEGV;
+
+/// Those of ours in a mask, packed: as the bits BLOCKS_*.
 pub fn pack(mask: u64) -> u32 {
-    ((mask & SIGTRAP_BIT != 0) as u32) | (((mask & SIGSYS_BIT != 0) as u32) << 1)
+    let mask = mask & ours();
+    ((mask & SIGTRAP_BIT != 0) as u32)
+        | (((mask & SIGSYS_BIT != 0) as u32) << 1)
+        | (((mask & SIGSEGV_BIT != 0) as u32) << 2)
 }
 
 pub fn unpack(bits: u32) -> u64 {
-    (if bits & 1 != 0 { SIGTRAP_BIT } else { 0 }) | (if bits & 2 != 0 { SIGSYS_BIT } else { 0 })
+    (if bits & BLOCKS_SIGTRAP != 0 { SIGTRAP_BIT } else { 0 })
+        | (if bits & BLOCKS_SIGSYS != 0 { SIGSYS_BIT } else { 0 })
+        | (if bits & BLOCKS_SIGSEGV != 0 { SIGSEGV_BIT } else { 0 })
 }
 
 #[inline(never)]
@@ -94,7 +108,7 @@ fn pend(signo: i32, info: *const SigInfo) {
     let _in_signalfds_too = signalfd::Look::begin();
     // The first one stays, as with any standard signal.
     if own.pending.load(Ordering::Acquire) & bit == 0
-        && let Some(store) = own.pending_info.get(bit as usize - 1)
+        && let Some(store) = own.pending_info.get(bit.trailing_zeros() as usize)
     {
         for (i, word) in store.iter().enumerate() {
             // SAFETY: a siginfo_t of the kernel has 128 bytes.
@@ -108,17 +122,17 @@ fn pend(signo: i32, info: *const SigInfo) {
 fn take_pending(bits: u32, info: &mut [u64; 16]) -> Option<u64> {
     let own = &process().own;
     let _in_signalfds_too = signalfd::Look::begin();
-    for bit in [BLOCKS_SIGTRAP, BLOCKS_SIGSYS] {
+    for (bit, signo) in [(BLOCKS_SIGTRAP, SIGTRAP), (BLOCKS_SIGSYS, SIGSYS), (BLOCKS_SIGSEGV, SIGSEGV)] {
         if bits & bit == 0 || own.pending.load(Ordering::Acquire) & bit == 0 {
             continue;
         }
-        if let Some(store) = own.pending_info.get(bit as usize - 1) {
+        if let Some(store) = own.pending_info.get(bit.trailing_zeros() as usize) {
             for (to, from) in info.iter_mut().zip(store) {
                 *to = from.load(Ordering::Relaxed);
             }
         }
         if own.pending.fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
-            return Some(if bit == BLOCKS_SIGTRAP { SIGTRAP } else { SIGSYS });
+            return Some(signo);
         }
     }
     None
@@ -229,7 +243,7 @@ impl TemporaryMask {
             let let_through = before & !during;
             if process().own.pending.load(Ordering::Relaxed) & let_through != 0 {
                 // Not before the call.
-                let (ours, mut old) = (OURS, 0u64);
+                let (ours, mut old) = (ours(), 0u64);
                 sys::own(nr::RT_SIGPROCMASK, [0, &raw const ours as u64, &raw mut old as u64, 8, 0, 0]);
                 kernel_mask = Some(old);
                 release(let_through);
@@ -275,11 +289,12 @@ fn virtual_action(sig: u64) -> Option<&'static VirtualAction> {
     match sig as u32 as u64 {
         SIGSYS => Some(&process().sigsys),
         SIGTRAP => Some(&process().sigtrap),
+        SIGSEGV if tsc::is_trapped() => Some(&process().sigsegv),
         _ => None,
     }
 }
 
-/// What comes of SIGSYS or SIGTRAP in this thread, as the program set it; of one that it blocks nothing does.
+/// What comes of one of ours in this thread, as the program set it; of one that it blocks nothing does.
 #[inline(never)]
 pub fn view(sig: u64) -> Option<[u64; 4]> {
     let action = load(virtual_action(sig)?);
@@ -288,7 +303,11 @@ pub fn view(sig: u64) -> Option<[u64; 4]> {
 
 /// An ignored signal stays so in the next image, which may be that of a child.
 fn carry_ignored(signo: u64, handler: u64) {
-    let bit = if signo == SIGTRAP { IGNORES_SIGTRAP } else { IGNORES_SIGSYS };
+    let bit = match signo {
+        SIGTRAP => IGNORES_SIGTRAP,
+        SIGSYS => IGNORES_SIGSYS,
+        _ => IGNORES_SIGSEGV,
+    };
     let before = carried::load();
     let after = if handler == 1 { before | bit } else { before & !bit };
     if after != before {
@@ -296,7 +315,7 @@ fn carry_ignored(signo: u64, handler: u64) {
     }
 }
 
-/// In a new image: what the old one ignored, and whether it had filters.
+/// In a new image: what the old one ignored, and whether it had filters or no TSC.
 pub fn inherit() {
     let bits = carried::load();
     if bits & IGNORES_SIGTRAP != 0 {
@@ -304,6 +323,12 @@ pub fn inherit() {
     }
     if bits & IGNORES_SIGSYS != 0 {
         process().sigsys.handler.store(1, Ordering::Relaxed);
+    }
+    if bits & IGNORES_SIGSEGV != 0 {
+        process().sigsegv.handler.store(1, Ordering::Relaxed);
+    }
+    if bits & carried::REFUSES_TSC != 0 {
+        tsc::refused();
     }
     if bits & carried::FILTERED != 0 {
         process().inherited.filtered.store(1, Ordering::Relaxed);
@@ -328,7 +353,7 @@ pub fn enter_through_us() {
     if process().inherited.alt_used.swap(1, Ordering::AcqRel) != 0 {
         return;
     }
-    for sig in (1..=64u64).filter(|s| *s != SIGSYS && *s != SIGTRAP) {
+    for sig in (1..=64u64).filter(|s| virtual_action(*s).is_none()) {
         let mut now = [0u64; 4];
         sys::own(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]);
         if now[0] != entry::onstack_entry() && altstack::enters_through_us(&now) {
@@ -415,7 +440,7 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     r
 }
 
-/// A SIGSYS or SIGTRAP that is not ours goes where the program wanted it.
+/// A SIGSYS, SIGTRAP or SIGSEGV that is not ours goes where the program wanted it.
 pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
     let Some(v) = virtual_action(signo as u64) else { return };
     let a = load(v);
@@ -423,7 +448,7 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
     // SAFETY: the kernel passes a valid siginfo.
     let code = unsafe { (*info).code };
     let blocked = carried::load() & pack(1 << (signo - 1)) != 0;
-    let forced = code > 0 && code != TRAP_PERF;
+    let forced = code > 0 && (code != TRAP_PERF || signo as u64 != SIGTRAP);
     if blocked && !forced && a[0] != 1 {
         pend(signo, info);
         return;
@@ -486,6 +511,7 @@ fn unblock(before: u32) {
 
 const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const CLONE_SIGHAND: u64 = 0x800;
+const CLONE_VM: u64 = 0x100;
 
 /// Prepares a clone3: a copy of its arguments without CLONE_CLEAR_SIGHAND, and for parent and child what
 /// they need to go on. The child of a call with a new stack finds it at that stack's top.
@@ -516,7 +542,7 @@ pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     let flags = r.copy[0];
     if flags & CLONE_CLEAR_SIGHAND != 0 && flags & CLONE_SIGHAND == 0 {
         r.copy[0] = flags & !CLONE_CLEAR_SIGHAND;
-        r.clear = 1;
+        r.clear = if flags & CLONE_VM == 0 { 1 } else { 2 };
     }
     let top = r.copy[5].wrapping_add(r.copy[6]);
     if r.copy[5] != 0 && r.copy[6] > 1024 {
@@ -538,10 +564,18 @@ pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     }
 }
 
-/// In the child of a clone3 that asked for it: every handler to default, ours excepted. Ignored stays.
-pub extern "C" fn reset_handlers() {
+/// In the child of a clone3 that asked for it: every handler to default, of ours in the program's view. Ignored stays.
+/// Where its memory is its parent's, so is the view: until its exec the child sees the parent's.
+pub extern "C" fn reset_handlers(clear: u64) {
+    const OWN_MEMORY: u64 = 1;
     for sig in 1..=64u64 {
-        if sig == 9 || sig == 19 || sig == SIGSYS || sig == SIGTRAP {
+        if let Some(v) = virtual_action(sig) {
+            if clear == OWN_MEMORY && v.handler.load(Ordering::Relaxed) > 1 {
+                store(v, [0; 4]);
+            }
+            continue;
+        }
+        if sig == 9 || sig == 19 {
             continue;
         }
         let mut now = [0u64; 4];

@@ -7,13 +7,13 @@
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage};
+use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage, VirtualAction};
 use diecast_core_procfs::{self as procfs, Kind, Machine, PidTimes, SignalView, Sink, StatusView, TICK_NS};
 use diecast_core_syscalls::nr;
 use diecast_core_vtime::{NS_PER_S, RealNs};
 
 use crate::sys::{self, EFAULT, Ret, as_is};
-use crate::{carried, clock, entry, node, process, signals, usage};
+use crate::{carried, clock, entry, node, process, signals, tsc, usage};
 
 const AT_FDCWD: u64 = -100i64 as u64;
 const READ_ONLY: u64 = 0o2000000;
@@ -369,13 +369,13 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
     }
 }
 
-/// What a process did with SIGSYS and SIGTRAP and which filters are the frame's. Of other processes, what of it lies in
+/// What a process did with SIGSYS, SIGTRAP and SIGSEGV and which filters are the frame's. Of other processes, what of it lies in
 /// their page and may be read.
 #[inline(never)]
 fn status_of(pid: u32, tid: u32) -> StatusView {
     const PROCESS_VM_READV: u32 = 310;
     let me = sys::own(sys::GETPID, [0; 6]) as u32;
-    let mut view = StatusView { signals: SignalView { ours: signals::OURS, ..SignalView::default() }, filters: 1 };
+    let mut view = StatusView { signals: SignalView { ours: signals::ours(), ..SignalView::default() }, filters: 1 };
     let handler = |set: &mut SignalView, bit: u64, handler: u64| match handler {
         0 => {}
         1 => set.ignored |= bit,
@@ -384,6 +384,9 @@ fn status_of(pid: u32, tid: u32) -> StatusView {
     if pid == me {
         handler(&mut view.signals, signals::SIGSYS_BIT, process().sigsys.handler.load(Relaxed));
         handler(&mut view.signals, signals::SIGTRAP_BIT, process().sigtrap.handler.load(Relaxed));
+        if tsc::is_trapped() {
+            handler(&mut view.signals, signals::SIGSEGV_BIT, process().sigsegv.handler.load(Relaxed));
+        }
         let bits = carried::load();
         if (if tid == 0 { pid } else { tid }) == sys::gettid() {
             view.signals.blocked = signals::unpack(bits);
@@ -392,14 +395,18 @@ fn status_of(pid: u32, tid: u32) -> StatusView {
         view.filters += process().inherited.stamped.load(Relaxed) as u64;
         return view;
     }
-    let mut words = [0u64; 8];
-    let here = [&raw mut words as u64, 64];
-    let there = [PROC_PAGE_ADDR + offset_of!(ProcPage, sigsys) as u64, 64];
+    const LEN: i64 = 3 * size_of::<VirtualAction>() as i64;
+    let mut words = [0u64; LEN as usize / 8];
+    let here = [&raw mut words as u64, LEN as u64];
+    let there = [PROC_PAGE_ADDR + offset_of!(ProcPage, sigsys) as u64, LEN as u64];
     let from = [pid as u64, &raw const here as u64, 1, &raw const there as u64, 1, 0];
     match sys::own(PROCESS_VM_READV, from) {
-        64 => {
+        LEN => {
             handler(&mut view.signals, signals::SIGSYS_BIT, words[0]);
             handler(&mut view.signals, signals::SIGTRAP_BIT, words[4]);
+            if tsc::is_trapped() {
+                handler(&mut view.signals, signals::SIGSEGV_BIT, words[8]);
+            }
         }
         // Not in a frame.
         EFAULT => return StatusView::default(),

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use diecast_core_plan::Tsc;
 use diecast_core_vtime::Tdf;
 use diecast_host_supervisor::{CpuConfig, FRAME_SLACK_NS, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
 
@@ -24,6 +25,7 @@ pub struct Options {
     /// Virtual CPUs; None: as many as the host's.
     pub cores: Option<u32>,
     pub grain_ns: u64,
+    pub tsc: Tsc,
     pub command: Vec<OsString>,
     /// Print what the supervisor counted to stderr at the end.
     pub stats: bool,
@@ -125,7 +127,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     }
     let host = |what| move |source| FrameError::Host { what, source };
     let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
-    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel };
+    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc: o.tsc == Tsc::Trap };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::LATE_BUCKETS;
+use diecast_core_abi::{LATE_BUCKETS, late_bucket_max_ns};
 use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
     End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
@@ -55,7 +55,7 @@ fn ledger_lateness(tdf: Tdf, node: &str, before: &LedgerCounts, after: &LedgerCo
     let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
     for i in 0..LATE_BUCKETS {
         // The bucket's upper edge: never less than what was measured.
-        let upper = (2u64 << i) - 1;
+        let upper = late_bucket_max_ns(i);
         *buckets.entry(upper).or_default() += after.late_v[i] - before.late_v[i];
         let virt = tdf.to_virt(RealSpan(upper)).ns();
         *buckets.entry(virt).or_default() += after.sleep_late[i] - before.sleep_late[i];

@@ -366,7 +366,7 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
     let mut back = regs;
     back.orig_rax = u64::MAX;
     s.set_regs(&back)?;
-    s.set_sigmask(mask & !OURS)?;
+    s.set_sigmask(mask & !node.never_masked())?;
     let meter = if node.cpu.metered {
         // Handlers are installed: only now may the event fire.
         let m = Meter::open(tid, node.cpu.grain_ns, METER_MAGIC, node.cpu.count_kernel)

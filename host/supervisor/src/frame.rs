@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
 use diecast_core_clock::{Discipline, STA_NANO, STA_UNSYNC};
@@ -104,6 +105,23 @@ fn as_kept_as_the_host() -> Discipline {
     d
 }
 
+/// Ticks of this host's TSC per ns of CLOCK_MONOTONIC_RAW, measured once, to a few millionths.
+fn tsc_rate() -> io::Result<Rate> {
+    static RATE: OnceLock<Rate> = OnceLock::new();
+    const MEASURE: Duration = Duration::from_millis(50);
+    if let Some(rate) = RATE.get() {
+        return Ok(*rate);
+    }
+    let (ticks, raw_ns) = time::tsc();
+    std::thread::sleep(MEASURE);
+    let (later, later_ns) = time::tsc();
+    let (ticks, raw_ns) = (later.wrapping_sub(ticks), later_ns - raw_ns);
+    match (u32::try_from(ticks), u32::try_from(raw_ns)) {
+        (Ok(ticks), Ok(raw_ns)) if ticks > 0 => Ok(*RATE.get_or_init(|| Rate::ratio_up(ticks, raw_ns))),
+        _ => Err(io::Error::other("this host's time stamp counter does not count as a clock does")),
+    }
+}
+
 /// How a node's CPU is metered.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuConfig {
@@ -117,6 +135,8 @@ pub struct CpuConfig {
     pub metered: bool,
     /// Count and deliver in kernel mode (needs privilege; see `doctor`).
     pub count_kernel: bool,
+    /// rdtsc is trapped and tells virtual time.
+    pub trap_tsc: bool,
 }
 
 /// A node in a frame.
@@ -178,6 +198,11 @@ impl NodeFrame {
         p.speed_frac.store(speed.frac, Ordering::Relaxed);
         p.slowness_int.store(slowness.int, Ordering::Relaxed);
         p.slowness_frac.store(slowness.frac, Ordering::Relaxed);
+        if cpu.trap_tsc {
+            let rate = tsc_rate()?;
+            p.tsc_rate_int.store(rate.int, Ordering::Relaxed);
+            p.tsc_rate_frac.store(rate.frac, Ordering::Relaxed);
+        }
         if !p.publish(lab.map().segments()) {
             return Err(io::Error::other("the lab has been re-timed too often for a new node"));
         }
@@ -197,6 +222,13 @@ impl NodeFrame {
     /// The page that the node's processes share. Everything in it is their claim.
     pub fn page(&self) -> &NodePage {
         &self.page
+    }
+
+    /// Signals that no thread of the node may block: SIGTRAP and SIGSYS, and SIGSEGV where it is what rdtsc raises.
+    pub(crate) fn never_masked(&self) -> u64 {
+        const SIGTRAP_SIGSYS: u64 = 1 << 4 | 1 << 30;
+        const SIGSEGV: u64 = 1 << 10;
+        SIGTRAP_SIGSYS | if self.cpu.trap_tsc { SIGSEGV } else { 0 }
     }
 
     /// How the meter's hits come to a thread of this node that is always busy.

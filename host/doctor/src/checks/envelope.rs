@@ -210,6 +210,7 @@ fn try_frame(perf: Perf) -> io::Result<Tried> {
     let tdf: Tdf = TRIAL_TDF.parse().map_err(|_| io::Error::other("no TDF"))?;
     let metered = perf != Perf::None;
     let cpu = CpuConfig {
+        trap_tsc: false,
         cores: 1,
         speed_ppm: SPEED_ONE_PPM,
         grain_ns: 100_000,
