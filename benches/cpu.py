@@ -45,7 +45,7 @@ programs:
     files: {{/usr/local/bin/cpuserver: diecast-cpuserver}}
     ready: {{tcp: 80, within: 60s}}
 workload:
-  parameters: {{rate: {rate:.6g}/s, seed: {seed}}}
+  parameters: {{rate: {rate:.6g}/s}}
   warm_up: {warm_up}ms
   measure: {measure}ms
   run:
@@ -53,7 +53,7 @@ workload:
     command:
       - sh
       - -c
-      - name=${{node}}; exec loadgen "http://server-$${{name#client-}}/" --rate=${{rate}} --seed=${{seed}} --stream=${{node}} --warm-up=${{warm_up}} --measure=${{measure}}
+      - name=${{node}}; exec loadgen "http://server-$${{name#client-}}/" --rate=${{rate}} --seed={seed} --stream=${{node}} --warm-up=${{warm_up}} --measure=${{measure}}
     files: {{/usr/local/bin/loadgen: diecast-loadgen}}
 metrics:
   latency: {{from: [{clients}], samples: latency_ns.bin, unit: ns, show: [mean, p50, p99]}}
@@ -154,7 +154,11 @@ def compared(native, directories):
     done = subprocess.run([DIECAST, "compare", *native, *directories, "--json"], capture_output=True, text=True)
     if done.returncode not in (0, 1, 4):
         raise RuntimeError(f"compare ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
-    return {r["figure"]: r["cells"] for r in json.loads(done.stdout)["rows"] if r["metric"] == "latency"}
+    found = json.loads(done.stdout)
+    # Blocks of one mode are one column: their seeds are no parameter of the catalog.
+    if len(found["columns"]) != (2 if directories else 1):
+        raise RuntimeError(f"compare has {[c['name'] for c in found['columns']]}")
+    return {r["figure"]: r["cells"] for r in found["rows"] if r["metric"] == "latency"}
 
 
 def judged(error, interval, bar):
