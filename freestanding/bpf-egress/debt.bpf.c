@@ -4,7 +4,7 @@
 // `wakeup`, `wakeup_new` and `burst` run at wake-ups and context switches and remember, for each thread of a node, when
 // its present burst of work became possible: the instant at which it was woken after it had blocked. `debt` runs at the
 // egress of a node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and
-// removes it.
+// removes it. It also tells when the frame left, by which it enters the network, whoever sent it.
 //
 // A frame that is still to be cut into segments, by the emulator or by the kernel, can't carry a trailer: longer it would
 // be cut no more. Its trailer is put into the map `large`, under what the emulator knows it by.
@@ -112,6 +112,8 @@ extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 struct cell {
 	__u64 count;
 	__u64 cpu_ns;
+	// Sum of their squares, µs².
+	__u64 square_us2;
 };
 
 // What is known of a node.
@@ -260,8 +262,11 @@ static __always_inline void count(struct node *node, struct task_struct *task, s
 	b->kind = next;
 	if (kind >= WAIT_KINDS || bin >= GAP_BINS || (is_slow && *is_slow))
 		return;
+	if (cpu_ns > COLD_MAX_NS)
+		cpu_ns = COLD_MAX_NS;
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
-	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns < COLD_MAX_NS ? cpu_ns : COLD_MAX_NS);
+	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns);
+	__sync_fetch_and_add(&node->bursts[kind][bin].square_us2, (cpu_ns / 1000) * (cpu_ns / 1000));
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -343,7 +348,7 @@ struct trailer {
 	__u32 magic;
 	// Thread id in its own pid namespace; 0: no thread of the node sent this.
 	__u32 tid;
-	// CLOCK_MONOTONIC now, ns.
+	// CLOCK_MONOTONIC now, ns, whoever sends.
 	__u64 now_ns;
 	// CPU time of the thread now, ns.
 	__u64 cpu_ns;
@@ -393,6 +398,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	struct burst *b;
 	__u64 now = bpf_ktime_get_ns(), cpu, since;
 
+	t->now_ns = now;
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
 	if (!namespaces || BPF_CORE_READ(namespaces, net_ns) != BPF_CORE_READ(packet, dev, nd_net.net))
 		return;
@@ -406,7 +412,6 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 		cpu += since < NS_PER_S / hz ? since : NS_PER_S / hz;
 	pid = task->thread_pid;
 	t->tid = innermost(pid);
-	t->now_ns = now;
 	t->cpu_ns = cpu;
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;

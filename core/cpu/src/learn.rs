@@ -24,8 +24,11 @@ const BIN_MIN: usize = 7;
 const BURSTS_MIN: f64 = 1.0;
 /// A curve rests on at least so many bursts, else there is none.
 const CURVE_MIN: f64 = 100.0;
-/// Bursts of a kind, in a bin, that count as much as what all nodes show.
-const PRIOR_BURSTS: f64 = 3.0;
+/// What all nodes show may be wrong for one kind of wait by this part of a burst (a standard deviation). So it counts as much
+/// as the bursts of a kind, in a bin, whose mean is known as well: few where bursts are alike, many where they are not.
+const PRIOR_DEVIATION: f64 = 0.25;
+const PRIOR_BURSTS_MIN: f64 = 0.05;
+const PRIOR_BURSTS_MAX: f64 = 30.0;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
 
@@ -36,18 +39,25 @@ pub struct Bursts {
     pub count: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Their CPU time, real ns.
     pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
+    /// Sums of the squares of their CPU times, µs².
+    pub square_us2: [[f64; GAP_BINS]; WAIT_KINDS],
 }
 
 impl Default for Bursts {
     fn default() -> Bursts {
-        Bursts { count: [[0.0; GAP_BINS]; WAIT_KINDS], cpu_ns: [[0.0; GAP_BINS]; WAIT_KINDS] }
+        const NONE: [[f64; GAP_BINS]; WAIT_KINDS] = [[0.0; GAP_BINS]; WAIT_KINDS];
+        Bursts { count: NONE, cpu_ns: NONE, square_us2: NONE }
     }
 }
 
 impl Bursts {
     /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &Bursts) {
-        for (mine, theirs) in [(&mut self.count, &newer.count), (&mut self.cpu_ns, &newer.cpu_ns)] {
+        for (mine, theirs) in [
+            (&mut self.count, &newer.count),
+            (&mut self.cpu_ns, &newer.cpu_ns),
+            (&mut self.square_us2, &newer.square_us2),
+        ] {
             for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
                 *m = *m * keep + t;
             }
@@ -62,7 +72,11 @@ impl Bursts {
     /// What was added since an earlier reading of the same counts.
     pub fn since(&self, earlier: &Bursts) -> Bursts {
         let mut new = self.clone();
-        for (mine, theirs) in [(&mut new.count, &earlier.count), (&mut new.cpu_ns, &earlier.cpu_ns)] {
+        for (mine, theirs) in [
+            (&mut new.count, &earlier.count),
+            (&mut new.cpu_ns, &earlier.cpu_ns),
+            (&mut new.square_us2, &earlier.square_us2),
+        ] {
             for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
                 *m = (*m - t).max(0.0);
             }
@@ -74,7 +88,7 @@ impl Bursts {
     /// about 1; all 1 where there is no evidence.
     ///
     /// Each kind has a curve of its own: its mean burst in each bin, in which `others`, the curve of all nodes
-    /// ([`curve_of_all`]), counts like [`PRIOR_BURSTS`] bursts and decides alone where the kind has none; neighbours that
+    /// ([`curve_of_all`]), counts like some bursts ([`PRIOR_DEVIATION`]) and decides alone where the kind has none; neighbours that
     /// fall are pooled. The node's curve is the mean of its kinds', each counting by its CPU time.
     pub fn curve(&self, others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] {
         let own = cells(self);
@@ -98,15 +112,33 @@ fn curve_of_kind(of_kind: &[Cell], others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] 
     let at_evidence: f64 = of_kind.iter().map(|c| c.count * others[c.bin]).sum();
     let level_ns = of_kind.iter().map(|c| c.cpu_ns).sum::<f64>() / at_evidence;
     let mut curve = others.map(|o| o * level_ns);
-    let mut weight = [PRIOR_BURSTS; GAP_BINS];
+    let prior = prior_bursts(of_kind);
+    let mut weight = [prior; GAP_BINS];
     for c in of_kind {
         weight[c.bin] += c.count;
-        curve[c.bin] = (c.cpu_ns + curve[c.bin] * PRIOR_BURSTS) / weight[c.bin];
+        curve[c.bin] = (c.cpu_ns + curve[c.bin] * prior) / weight[c.bin];
     }
     never_falling(&mut curve, &weight);
     let bursts: f64 = of_kind.iter().map(|c| c.count).sum();
     let mean_ns = of_kind.iter().map(|c| c.count * curve[c.bin]).sum::<f64>() / bursts;
     curve.map(|v| if mean_ns > 0.0 { v / mean_ns } else { 1.0 })
+}
+
+/// How many bursts of a kind what all nodes show counts for: those whose mean is known to [`PRIOR_DEVIATION`], by how much
+/// bursts after sleeps of one bin differ.
+fn prior_bursts(of_kind: &[Cell]) -> f64 {
+    let (mut bursts, mut varied_us2, mut sum_us) = (0.0, 0.0, 0.0);
+    for c in of_kind {
+        let mean_us = c.cpu_ns / c.count / 1e3;
+        bursts += c.count;
+        sum_us += c.cpu_ns / 1e3;
+        varied_us2 += (c.square_us2 - c.count * mean_us * mean_us).max(0.0);
+    }
+    // A mean takes one of the values' freedom.
+    let freedom = (bursts - of_kind.len() as f64).max(1.0);
+    let mean_us = sum_us / bursts;
+    let relative = varied_us2 / freedom / (mean_us * mean_us).max(1e-6);
+    (relative / (PRIOR_DEVIATION * PRIOR_DEVIATION)).clamp(PRIOR_BURSTS_MIN, PRIOR_BURSTS_MAX)
 }
 
 /// The curve of several nodes together, in which each kind of wait of each node counts by its bursts, not by their size.
@@ -140,21 +172,22 @@ struct Cell {
     bin: usize,
     count: f64,
     cpu_ns: f64,
+    square_us2: f64,
 }
 
 /// The cells that say something.
 fn cells(bursts: &Bursts) -> Vec<Cell> {
-    let rows = bursts.count.iter().zip(&bursts.cpu_ns).enumerate();
-    rows.flat_map(|(kind, (counts, times))| {
-        let bins = counts.iter().zip(times).enumerate().skip(BIN_MIN);
-        bins.filter(|(_, (n, _))| **n >= BURSTS_MIN).map(move |(bin, (count, cpu_ns))| Cell {
+    let of_kind = |kind: usize| {
+        let bins = (BIN_MIN..GAP_BINS).filter(move |bin| bursts.count[kind][*bin] >= BURSTS_MIN);
+        bins.map(move |bin| Cell {
             kind,
             bin,
-            count: *count,
-            cpu_ns: *cpu_ns,
+            count: bursts.count[kind][bin],
+            cpu_ns: bursts.cpu_ns[kind][bin],
+            square_us2: bursts.square_us2[kind][bin],
         })
-    })
-    .collect()
+    };
+    (0..WAIT_KINDS).flat_map(of_kind).collect()
 }
 
 /// A curve and what each of its values rests on: the CPU time of its bursts if there were no growth.
@@ -217,6 +250,8 @@ fn never_falling(values: &mut [f64; GAP_BINS], weight: &[f64; GAP_BINS]) {
 pub fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
     let middle_us = |bin: usize| 1.5 * (1u64 << bin) as f64;
     let at_us = |us: f64| {
+        // Below the first bin there is no evidence: its bursts would be parts of larger ones.
+        let us = us.max(middle_us(BIN_MIN));
         let above = (0..GAP_BINS).find(|b| middle_us(*b) >= us);
         match above {
             Some(0) => curve[0],
@@ -239,13 +274,15 @@ mod tests {
     use super::*;
     use crate::gap_bin;
 
-    /// Bursts of two kinds, of 100 and 300 µs, that cost more after longer sleeps; the kinds sleep differently.
+    /// Bursts of two kinds, of 100 and 300 µs give or take a half, that cost more after longer sleeps; the kinds sleep
+    /// differently.
     fn bursts(growth: impl Fn(usize) -> f64) -> Bursts {
         let mut b = Bursts::default();
         for bin in BIN_MIN..18 {
             for (kind, size_us, n) in [(1, 100.0, if bin < 14 { 50.0 } else { 5000.0 }), (2, 300.0, 900.0)] {
                 b.count[kind][bin] = n;
                 b.cpu_ns[kind][bin] = n * size_us * 1e3 * growth(bin);
+                b.square_us2[kind][bin] = n * (size_us * growth(bin)).powi(2) * 1.25;
             }
         }
         b
@@ -292,6 +329,32 @@ mod tests {
         few.age_and_add(1.0, &bursts(|bin| bin as f64));
         few.age_and_add(0.0001, &Bursts::default());
         assert_eq!(few.curve(&FLAT), [1.0; GAP_BINS]);
+    }
+
+    /// A node of few short sleeps beside others whose work doubles.
+    #[test]
+    fn what_others_show_counts_by_how_much_bursts_differ() {
+        let others = core::array::from_fn(|bin| if bin < 12 { 0.5 } else { 1.0 });
+        let largest = |relative_variance: f64| {
+            let mut own = Bursts::default();
+            for bin in 8..17 {
+                let n = if bin < 12 { 4.0 } else { 200.0 };
+                own.count[1][bin] = n;
+                own.cpu_ns[1][bin] = n * 500e3;
+                own.square_us2[1][bin] = n * 500.0 * 500.0 * (1.0 + relative_variance);
+            }
+            let d = discounts(&own.curve(&others), 10.0);
+            f64::from(*d[11..15].iter().max().unwrap()) / WHOLE as f64
+        };
+        assert!(largest(0.001) < 0.02, "{}", largest(0.001));
+        assert!((0.3..0.5).contains(&largest(1.0)), "{}", largest(1.0));
+    }
+
+    /// Sleeps whose TDF-th is shorter than any that tells something are taken for the shortest that do.
+    #[test]
+    fn nothing_is_asked_below_the_first_bin() {
+        let curve = core::array::from_fn(|bin| if bin < BIN_MIN { 0.1 } else { 1.0 });
+        assert_eq!(discounts(&curve, 1000.0), [0; GAP_BINS]);
     }
 
     #[test]

@@ -24,8 +24,8 @@ const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
-/// `struct node` of the programs: bursts and their CPU time by kind and bin, then what threads waited for.
-const BURST_WORDS: usize = 2 * WAIT_KINDS * GAP_BINS;
+/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, then what threads waited for.
+const BURST_WORDS: usize = 3 * WAIT_KINDS * GAP_BINS;
 const NODE_WORDS: usize = BURST_WORDS + waits::WAITED_WORDS;
 
 /// The object with the alignment that ELF wants.
@@ -77,6 +77,15 @@ impl std::fmt::Debug for Egress {
 impl Egress {
     /// Loads the programs and attaches those at wake-ups and context switches.
     pub fn load() -> Result<Egress, EgressError> {
+        Egress::load_with(&TRACED)
+    }
+
+    /// Loads the programs for a lab in which nobody is charged: frames tell when they left, and no thread is watched.
+    pub fn load_stamps() -> Result<Egress, EgressError> {
+        Egress::load_with(&[])
+    }
+
+    fn load_with(traced_programs: &[&str]) -> Result<Egress, EgressError> {
         let failed = |action| move |error| EgressError::Bpf { action, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
@@ -89,8 +98,8 @@ impl Egress {
         let loader = object.progs_mut().find(|p| p.name() == LOADER).ok_or_else(|| missing("find"))?;
         loader.test_run(ProgramInput::default()).map_err(failed("run"))?;
         let mut traced = Vec::new();
-        for name in TRACED {
-            let program = object.progs_mut().find(|p| p.name() == name).ok_or_else(|| missing("find"))?;
+        for name in traced_programs {
+            let program = object.progs_mut().find(|p| p.name() == *name).ok_or_else(|| missing("find"))?;
             traced.push(program.attach_trace().map_err(failed("attach"))?);
         }
         let map = |name: &str| {
@@ -116,9 +125,12 @@ impl Egress {
     pub fn bursts(&self, cookie: u64) -> Result<Bursts, EgressError> {
         let mut words = self.words(cookie)?.into_iter().map(|w| w as f64);
         let mut bursts = Bursts::default();
-        for (n, cpu_ns) in bursts.count.iter_mut().flatten().zip(bursts.cpu_ns.iter_mut().flatten()) {
-            *n = words.next().unwrap_or(0.0);
-            *cpu_ns = words.next().unwrap_or(0.0);
+        let Bursts { count, cpu_ns, square_us2 } = &mut bursts;
+        let cells = count.iter_mut().flatten().zip(cpu_ns.iter_mut().flatten()).zip(square_us2.iter_mut().flatten());
+        for ((n, cpu_ns), square_us2) in cells {
+            for cell in [n, cpu_ns, square_us2] {
+                *cell = words.next().unwrap_or(0.0);
+            }
         }
         Ok(bursts)
     }

@@ -177,6 +177,7 @@ fn transfer_with_offload() {
         receivers: None,
         priority: Some(50),
         cpu: None,
+        threads: 1,
         record: None,
     })
     .unwrap();

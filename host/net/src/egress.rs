@@ -1,4 +1,5 @@
-//! Who pays for packets, and what a node's NIC tells with each frame: how much CPU time its sender has used.
+//! Who pays for packets, and what a node's NIC tells with each frame: when it left, and how much CPU time its sender has
+//! used.
 //!
 //! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off. One that is still
 //! to be cut into segments can't carry it: the program keeps it under what the emulator knows the frame by.
@@ -31,14 +32,22 @@ pub trait ReceiveLedger: Send + Sync {
 
 /// The trailer behind a frame: where it begins, and what it says (see [`parse`]). `None` when there is none, then the
 /// frame is not the NIC's.
-pub(crate) fn find_trailer(frame: &[u8]) -> Option<(usize, Option<Sent>)> {
+pub(crate) fn find_trailer(frame: &[u8]) -> Option<(usize, Trailer)> {
     let (frame, trailer) = frame.split_last_chunk()?;
     Some((frame.len(), parse(trailer)?))
 }
 
-/// What a trailer says; `Some(None)` for a frame that no thread of the node sent (an answer of the kernel's, a
-/// retransmission), `None` if it is none.
-pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Option<Sent>> {
+/// What a trailer says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Trailer {
+    /// When the frame left its node.
+    pub at: RealNs,
+    /// The thread that sent it; none for an answer of the kernel's, or a retransmission.
+    pub sent: Option<Sent>,
+}
+
+/// What a trailer says, `None` if it is none.
+pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
     let u32_at = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| t[at + i]));
     let u64_at = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| t[at + i]));
     if u32_at(0) != MAGIC {
@@ -53,7 +62,7 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Option<Sent>> {
         run_delay_ns: u64_at(40),
         gap_ns: u64::from(u32_at(48)) * 1_000,
     };
-    Some((sent.tid != 0).then_some(sent))
+    Some(Trailer { at: sent.at, sent: (sent.tid != 0).then_some(sent) })
 }
 
 /// What a frame with several segments is known by, whose header of TCP or UDP begins there.
@@ -78,10 +87,10 @@ mod tests {
         }
         let sent =
             Sent { tid: 9, at: RealNs(1), cpu_ns: 2, burst_cpu_ns: 3, woke: RealNs(4), run_delay_ns: 5, gap_ns: 6_000 };
-        assert_eq!(find_trailer(&frame), Some((7, Some(sent))));
+        assert_eq!(find_trailer(&frame), Some((7, Trailer { at: RealNs(1), sent: Some(sent) })));
         assert_eq!(find_trailer(b"payload"), None, "shorter than a trailer");
         frame[11..15].fill(0);
-        assert_eq!(find_trailer(&frame), Some((7, None)), "no thread");
+        assert_eq!(find_trailer(&frame), Some((7, Trailer { at: RealNs(1), sent: None })), "no thread");
         frame[7] ^= 1;
         assert_eq!(find_trailer(&frame), None, "not the magic number");
     }

@@ -1,8 +1,9 @@
 //! The thread that moves packets between TAP devices when the model says so.
 //!
 //! One turn: deliver what is due, wait for a frame or the next deadline, read a few frames from each ready TAP.
-//! A frame's time is read right after the frame; everything later happens in virtual time, so a late turn delays
-//! deliveries (which is lateness, measured) but never shifts the schedule.
+//! A frame enters the network when its node sent it, which its trailer tells, or where it has none when it was read;
+//! everything later happens in virtual time, so a late turn delays deliveries (which is lateness, measured) but never
+//! shifts the schedule.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,13 +12,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use diecast_core_cpu::Sent;
 use diecast_core_net::{
     BUFFER_ROOM_BYTES, Change, Delivery, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec, Network, NodeIx,
     OFFLOAD_HEADER_BYTES, Recorded, Run, Segments,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
-use hdrhistogram::Histogram;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
@@ -26,13 +25,14 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
-use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, find_trailer, large_key, parse};
+use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, Trailer, find_trailer, large_key, parse};
 use crate::error::HostNetError;
 use crate::lookout::Lookout;
 use crate::priority::{Scheduling, become_fifo};
 use crate::share::{SHARE_NS, Share};
-use crate::stats::{EmulatorStats, lateness_histogram};
+use crate::stats::EmulatorStats;
 use crate::sys;
+use crate::writers::{Hand, Parcel, Writers};
 
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
@@ -58,8 +58,11 @@ const FORGET: u64 = 128;
 /// counts as an event that was.
 const LOOK_EVERY_NS: u64 = 10_000_000;
 const LATE_LOOK_NS: u64 = 1_000_000;
-/// Looks in a row that found nothing, after which the thread sleeps until there is something to do.
-const IDLE_LOOKS_MAX: u32 = 3;
+/// Looks in a row that found nothing, after which they come more seldom, and after which the thread sleeps until there is
+/// something to do: between two packets of a quiet lab it still notices that it was kept from running for long.
+const IDLE_LOOKS: u32 = 3;
+const SELDOM_NS: u64 = 40_000_000;
+const IDLE_LOOKS_MAX: u32 = IDLE_LOOKS + 20;
 /// Deliveries before a snapshot or a change is made although more is due: an emulator that is so late says so itself.
 const CATCH_UP_BATCHES: usize = 64;
 /// Room behind the largest legal frame, so that a longer one is seen to be longer.
@@ -76,7 +79,8 @@ pub struct EmulatorConfig {
     pub taps: Vec<OwnedFd>,
     /// The lab's frame.
     pub clock: Arc<dyn FrameClock>,
-    /// Charges senders for the packets they send; every frame then carries a trailer (see [`crate::EgressLedger`]).
+    /// Charges senders for the packets they send; every frame then carries a trailer (see [`crate::EgressLedger`]), which
+    /// also tells when it left.
     pub ledger: Option<Arc<dyn EgressLedger>>,
     /// Charges receivers for what the kernel does for them in the emulator's thread.
     pub receivers: Option<Arc<dyn ReceiveLedger>>,
@@ -84,6 +88,8 @@ pub struct EmulatorConfig {
     pub priority: Option<u8>,
     /// The core to stay on.
     pub cpu: Option<usize>,
+    /// Threads: one that does everything, or more, of which all but the first write to NICs (see `writers`).
+    pub threads: usize,
     /// Gets everything that comes in, in order, for [`diecast_core_net::replay`].
     pub record: Option<Sender<Vec<Recorded>>>,
 }
@@ -125,18 +131,26 @@ impl Emulator {
         }
         let (commands, inbox) = channel();
         let (ready, started) = channel();
-        let nodes = config.taps.len();
-        let offload: Vec<bool> = config.taps.iter().map(|t| sys::tap_has_header(t.as_fd()).unwrap_or(false)).collect();
-        let lookouts = config.taps.iter().zip(&offload).map(|(tap, on)| on.then(|| Lookout::new(tap.as_fd()).ok())?);
+        let offload: Arc<[bool]> =
+            config.taps.iter().map(|t| sys::tap_has_header(t.as_fd()).unwrap_or(false)).collect();
+        let lookouts = config.taps.iter().zip(offload.iter());
+        let lookouts = lookouts.map(|(tap, on)| on.then(|| Lookout::new(tap.as_fd()).ok())?).collect();
+        let hand = Hand::new(config.taps, offload, config.clock.clone(), config.receivers);
+        let (priority, cpu) = (config.priority, config.cpu);
+        let writers = match config.threads {
+            0 | 1 => None,
+            n => Some(
+                Writers::start(n - 1, &hand, priority).map_err(|error| HostNetError::Thread { name: THREAD, error })?,
+            ),
+        };
         let mut runner = Runner {
             net,
-            lookouts: lookouts.collect(),
-            offload,
+            lookouts,
+            hand,
+            writers,
             head: Vec::new(),
-            taps: config.taps.into_iter().map(Some).collect(),
             clock: config.clock,
             ledger: config.ledger,
-            receivers: config.receivers,
             epoll,
             wake: wake.clone(),
             inbox,
@@ -149,13 +163,14 @@ impl Emulator {
             busy_since: monotonic_now(),
             short_waits: 0,
             idle_looks: 0,
-            tally: Tally::new(nodes),
+            entered: VirtNs(0),
+            backlog: false,
+            tally: Tally::default(),
         };
-        let (priority, cpu) = (config.priority, config.cpu);
         let thread = thread::Builder::new()
             .name(THREAD.to_owned())
             .spawn(move || {
-                runner.tally.scheduling = settle(priority, cpu);
+                runner.tally.scheduling = Some(settle(priority, cpu));
                 // The starter waits for this, so it can't be gone.
                 let _ = ready.send(rustix::thread::gettid().as_raw_pid());
                 runner.run();
@@ -257,7 +272,7 @@ impl Drop for Emulator {
 }
 
 /// Prepares the calling thread: no signals, no timer slack, its core, its priority.
-fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
+pub(crate) fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
     sys::block_signals();
     // Real-time threads have no slack; this is for the fallback, and a refusal only costs lateness, which is measured.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -274,39 +289,16 @@ fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
     }
 }
 
-/// Counts of the thread.
+/// Counts of the thread, besides what it hands over.
+#[derive(Default)]
 struct Tally {
-    receive_work: Vec<RealSpan>,
     packets_read: u64,
-    packets_written: u64,
-    packets_merged: u64,
-    write_errors: u64,
     taps_lost: u64,
     without_trailer: u64,
-    lateness_ns: Histogram<u64>,
     wakeups: u64,
     yields: u64,
     yielded: RealSpan,
-    scheduling: Scheduling,
-}
-
-impl Tally {
-    fn new(nodes: usize) -> Tally {
-        Tally {
-            receive_work: vec![RealSpan(0); nodes],
-            packets_read: 0,
-            packets_written: 0,
-            packets_merged: 0,
-            write_errors: 0,
-            taps_lost: 0,
-            without_trailer: 0,
-            lateness_ns: lateness_histogram(),
-            wakeups: 0,
-            yields: 0,
-            yielded: RealSpan(0),
-            scheduling: Scheduling::Normal { reason: "not started".to_owned() },
-        }
-    }
+    scheduling: Option<Scheduling>,
 }
 
 /// The end of a wait.
@@ -319,17 +311,15 @@ struct Until {
 
 struct Runner {
     net: Network,
-    /// `None` when the device has gone.
-    taps: Vec<Option<OwnedFd>>,
-    /// Whether each TAP has a virtio header.
-    offload: Vec<bool>,
+    hand: Hand,
+    /// Those to whom a backlog is left.
+    writers: Option<Writers>,
     /// For each TAP with one: whether somebody in its namespace would see that frames were merged.
     lookouts: Vec<Option<Lookout>>,
     /// Headers of a run, while it is written.
     head: Vec<u8>,
     clock: Arc<dyn FrameClock>,
     ledger: Option<Arc<dyn EgressLedger>>,
-    receivers: Option<Arc<dyn ReceiveLedger>>,
     epoll: OwnedFd,
     wake: Arc<OwnedFd>,
     inbox: Receiver<Command>,
@@ -347,18 +337,22 @@ struct Runner {
     short_waits: u32,
     /// Waits in a row that ended without a frame.
     idle_looks: u32,
+    /// When the last frame entered the network: the next one does no earlier.
+    entered: VirtNs,
+    /// What is delivered now is not the first in its turn.
+    backlog: bool,
     tally: Tally,
 }
 
 /// CPU time of this thread.
-fn thread_cpu() -> RealSpan {
+pub(crate) fn thread_cpu() -> RealSpan {
     let cpu = clock_gettime(ClockId::ThreadCPUTime);
     RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64)
 }
 
 impl Runner {
     fn run(&mut self) {
-        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.taps.len() + 1);
+        let mut events: Vec<epoll::Event> = Vec::with_capacity(self.hand.taps.len() + 1);
         let mut first = 0;
         loop {
             let more = self.deliver().is_none();
@@ -371,7 +365,7 @@ impl Runner {
             self.idle_looks = if events.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
             let late = monotonic_now().since(until.at.max(waiting_since)).0;
             if late >= LATE_LOOK_NS {
-                self.tally.lateness_ns.saturating_record(late);
+                self.hand.written.lateness_ns.saturating_record(late);
             }
             match waited {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -471,7 +465,11 @@ impl Runner {
     /// Until when to wait: the next deadline, and while there is traffic at most the next look.
     fn until(&self, now: RealNs) -> Until {
         let due = self.net.next_due().map_or(RealNs::NEVER, |due| self.clock.r_of(due));
-        let look_ns = if self.idle_looks < IDLE_LOOKS_MAX { LOOK_EVERY_NS } else { u64::MAX };
+        let look_ns = match self.idle_looks {
+            ..IDLE_LOOKS => LOOK_EVERY_NS,
+            IDLE_LOOKS..IDLE_LOOKS_MAX => SELDOM_NS,
+            _ => u64::MAX,
+        };
         let look = now.plus(RealSpan(look_ns));
         Until { at: due.min(look), delivery: due <= look }
     }
@@ -489,7 +487,11 @@ impl Runner {
     fn deliver_batch(&mut self) -> Option<RealNs> {
         let mut now = monotonic_now();
         let mut v = self.clock.v_of(now);
-        for _ in 0..DELIVER_BATCH {
+        if let Some(writers) = &self.writers {
+            writers.given_back().for_each(|frame| self.net.recycle(frame));
+        }
+        for i in 0..DELIVER_BATCH {
+            self.backlog = i > 0;
             let due = self.pop_due(v).or_else(|| {
                 // More may have become due during the writes.
                 v = self.clock.v_of(now);
@@ -510,90 +512,69 @@ impl Runner {
         self.net.pop_due_merged(v, |to| !captured && lookouts[to.at()].as_ref().is_some_and(Lookout::is_clear))
     }
 
-    /// Hands a frame to its node; when that ended.
+    /// Hands a frame to its node; until when that took.
     fn hand_over(&mut self, delivery: Delivery, now: RealNs) -> RealNs {
         let node = delivery.to.at();
         if !self.captures.is_empty() {
             self.captures.at_nic(node, delivery.due, Direction::Received, &delivery.frame);
         }
-        self.note_lateness(delivery.due, 1, now);
-        let ended = match self.offload[node] {
-            // Nothing is left to the receiver.
-            true => self.write(node, 1, &[IoSlice::new(&[0; OFFLOAD_HEADER_BYTES]), IoSlice::new(&delivery.frame)]),
-            false => self.write(node, 1, &[IoSlice::new(&delivery.frame)]),
-        };
+        if let Some(writers) = self.writers_of(node) {
+            let (due, bytes) = (delivery.due, delivery.frame);
+            writers.leave(Parcel { nic: node, due, frames: 1, merged: false, bytes });
+            return monotonic_now();
+        }
+        let ended = self.hand.frame(node, delivery.due, &delivery.frame, now);
         self.net.recycle(delivery.frame);
         ended
     }
 
     /// Hands frames to their node as one, each as late as the first.
     fn hand_over_run(&mut self, run: Run, now: RealNs) -> RealNs {
-        self.note_lateness(run.due, run.count() as u64, now);
+        let (node, due, frames) = (run.to.at(), run.due, run.count() as u64);
         let mut head = std::mem::take(&mut self.head);
-        let begun = monotonic_now();
         let rest = self.net.merged(&run, &mut head);
-        let parts = [IoSlice::new(&head), IoSlice::new(rest)];
-        let parts = if head.is_empty() { &parts[1..] } else { &parts[..] };
-        let written = self.taps[run.to.at()].as_ref().is_some_and(|tap| rustix::io::writev(tap, parts).is_ok());
+        let ended = if let Some(writers) = self.writers_of(node) {
+            writers.leave(Parcel { nic: node, due, frames, merged: true, bytes: [&head, rest].concat() });
+            monotonic_now()
+        } else {
+            let parts = [IoSlice::new(&head), IoSlice::new(rest)];
+            self.hand.run(&run, if head.is_empty() { &parts[1..] } else { &parts }, now)
+        };
         self.head = head;
         self.net.release_run(run);
-        if written {
-            self.tally.packets_merged += run.count() as u64;
-        }
-        self.note_write(run.to.at(), run.count() as u64, written, begun)
-    }
-
-    fn note_lateness(&mut self, due: VirtNs, frames: u64, now: RealNs) {
-        let late = now.since(self.clock.r_of(due));
-        self.tally.lateness_ns.saturating_record_n(late.0.max(1), frames);
-    }
-
-    /// Writes a frame to a node's NIC. When it ended.
-    fn write(&mut self, node: usize, frames: u64, parts: &[IoSlice<'_>]) -> RealNs {
-        let begun = monotonic_now();
-        let written = self.taps[node].as_ref().is_some_and(|tap| rustix::io::writev(tap, parts).is_ok());
-        self.note_write(node, frames, written, begun)
-    }
-
-    /// A write runs the node's stack: that is the node's work.
-    fn note_write(&mut self, node: usize, frames: u64, written: bool, begun: RealNs) -> RealNs {
-        let ended = monotonic_now();
-        if written {
-            self.tally.packets_written += frames;
-        } else {
-            self.tally.write_errors += frames;
-        }
-        self.tally.receive_work[node].0 += ended.since(begun).0;
-        if let Some(receivers) = &self.receivers {
-            receivers.charge_receiver(node, begun, ended);
-        }
         ended
+    }
+
+    /// Those to whom what comes next is left: all but the first that is due, and what must not pass what they have.
+    fn writers_of(&self, node: usize) -> Option<&Writers> {
+        let writers = self.writers.as_ref()?;
+        (self.backlog || !writers.is_idle(node)).then_some(writers)
     }
 
     fn read_batch(&mut self, node: usize) {
         let mut left = READ_BATCH;
         while left > 0 {
-            let done = if self.offload[node] { self.read_large(node) } else { self.read_one(node) };
+            let done = if self.hand.offload[node] { self.read_large(node) } else { self.read_one(node) };
             left = left.saturating_sub(done.unwrap_or(READ_BATCH));
         }
     }
 
     /// Reads a frame; `None` when there is none.
     fn read_one(&mut self, node: usize) -> Option<usize> {
-        let tap = self.taps[node].as_ref()?;
+        let tap = self.hand.taps[node].as_ref()?;
         let mut frame = self.net.buffer();
         frame.reserve(self.frame_room);
         match rustix::io::read(tap, spare_capacity(&mut frame)) {
             Ok(_) => {
                 self.tally.packets_read += 1;
                 let now = monotonic_now();
-                let v = self.clock.v_of(now);
-                let mut debt = VirtSpan(0);
+                let mut found = None;
                 if self.ledger.is_some() {
-                    let found = find_trailer(&frame);
-                    frame.truncate(found.map_or(frame.len(), |(length, _)| length));
-                    debt = self.debt(node, found.map(|(_, sent)| sent), now, v);
+                    let trailer = find_trailer(&frame);
+                    frame.truncate(trailer.map_or(frame.len(), |(length, _)| length));
+                    found = trailer.map(|(_, trailer)| trailer);
                 }
+                let (v, debt) = self.enters(node, found, now);
                 self.ingress(node, frame, v, debt);
                 Some(1)
             }
@@ -606,7 +587,7 @@ impl Runner {
 
     /// Reads a frame with what its kernel left to do, and does that; how many frames it stands for.
     fn read_large(&mut self, node: usize) -> Option<usize> {
-        let tap = self.taps[node].as_ref()?;
+        let tap = self.hand.taps[node].as_ref()?;
         let mut read = self.net.large_buffer();
         if let Err(e) = rustix::io::read(tap, spare_capacity(&mut read)) {
             self.net.recycle_large(read);
@@ -618,16 +599,16 @@ impl Runner {
     }
 
     fn take_in(&mut self, node: usize, read: Vec<u8>, now: RealNs) -> usize {
-        let (from, v) = (NodeIx(node as u32), self.clock.v_of(now));
+        let from = NodeIx(node as u32);
         let Some((header, mut frame)) = read.split_first_chunk::<OFFLOAD_HEADER_BYTES>() else {
             self.net.malformed(from, read.len());
             return 1;
         };
-        let mut debt = VirtSpan(0);
+        let mut trailer = None;
         if header[1] == 0 && self.ledger.is_some() {
             let found = find_trailer(frame);
             frame = &frame[..found.map_or(frame.len(), |(length, _)| length)];
-            debt = self.debt(node, found.map(|(_, sent)| sent), now, v);
+            trailer = found.map(|(_, trailer)| trailer);
         }
         let Ok(segments) = Segments::new(header, frame) else {
             self.net.malformed(from, frame.len());
@@ -637,8 +618,9 @@ impl Runner {
         let at = segments.transport();
         if let (Some(ledger), Some(at)) = (&self.ledger, at) {
             let found = large_key(frame, at).and_then(|key| ledger.trailer_of(&key));
-            debt = self.debt(node, found.and_then(|trailer| parse(&trailer)), now, v);
+            trailer = found.and_then(|trailer| parse(&trailer));
         }
+        let (v, debt) = self.enters(node, trailer, now);
         if at.is_none() || !self.captures.is_empty() {
             let count = self.cut(node, segments, v, debt);
             self.net.recycle_large(read);
@@ -678,19 +660,21 @@ impl Runner {
         None
     }
 
-    /// Charges the sender of a frame by what its trailer says; how long after `v`, which is now, it may leave.
-    fn debt(&mut self, node: usize, trailer: Option<Option<Sent>>, now: RealNs, v: VirtNs) -> VirtSpan {
-        let Some(sent) = trailer else {
-            self.tally.without_trailer += 1;
-            return VirtSpan(0);
-        };
-        let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return VirtSpan(0) };
-        ledger.charge_sender(node, &sent, now).since(v)
+    /// When a frame that was read now enters the network, and how much later it may leave: its sender is charged by what
+    /// its trailer says.
+    fn enters(&mut self, node: usize, trailer: Option<Trailer>, now: RealNs) -> (VirtNs, VirtSpan) {
+        self.tally.without_trailer += u64::from(self.ledger.is_some() && trailer.is_none());
+        let at = trailer.map_or(now, |trailer| trailer.at.min(now));
+        // Never before a frame that has entered: what was recorded then replays in the same order.
+        self.entered = self.entered.max(self.clock.v_of(at));
+        let sent = trailer.and_then(|trailer| trailer.sent);
+        let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
+        (self.entered, ledger.charge_sender(node, &sent, now).since(self.entered))
     }
 
     /// The device has gone with its namespace.
     fn lose(&mut self, node: usize) {
-        if let Some(tap) = self.taps[node].take() {
+        if let Some(tap) = self.hand.taps[node].take() {
             // Closing removes it from the set too; this keeps a duplicate of the descriptor from staying watched.
             let _ = epoll::delete(&self.epoll, tap.as_fd());
             self.lookouts[node] = None;
@@ -757,25 +741,27 @@ impl Runner {
     fn snapshot(&mut self) -> EmulatorStats {
         let at = self.catch_up();
         let t = &self.tally;
+        let mut written = self.hand.written.clone();
+        self.writers.iter().flat_map(Writers::written).for_each(|by| written.add(&by));
         EmulatorStats {
             at,
             v_at: self.clock.v_of(at),
             pipes: self.net.pipe_counters(),
             nodes: self.net.node_counters(),
-            receive_work: t.receive_work.clone(),
+            receive_work: written.receive_work,
             in_flight: self.net.in_flight(),
             packets_read: t.packets_read,
-            packets_written: t.packets_written,
-            packets_merged: t.packets_merged,
-            write_errors: t.write_errors,
+            packets_written: written.packets,
+            packets_merged: written.merged,
+            write_errors: written.errors,
             taps_lost: t.taps_lost,
             without_trailer: t.without_trailer,
-            lateness_ns: t.lateness_ns.clone(),
-            cpu: thread_cpu(),
+            lateness_ns: written.lateness_ns,
+            cpu: RealSpan(thread_cpu().0 + written.cpu.0),
             wakeups: t.wakeups,
-            yields: t.yields,
-            yielded: t.yielded,
-            scheduling: t.scheduling.clone(),
+            yields: t.yields + written.yields,
+            yielded: RealSpan(t.yielded.0 + written.yielded.0),
+            scheduling: t.scheduling.clone().unwrap_or(Scheduling::Normal { reason: "not started".to_owned() }),
         }
     }
 }

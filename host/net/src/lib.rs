@@ -23,6 +23,7 @@ mod stats;
 mod sys;
 mod sysctl;
 mod tap;
+mod writers;
 
 pub use capture::{Capture, CapturePoint, CapturedFrame, Direction};
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};

@@ -40,11 +40,11 @@ pub struct EmulatorStats {
     /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits. A late look at
     /// the TAPs is among them.
     pub lateness_ns: Histogram<u64>,
-    /// CPU time of the emulator thread.
+    /// CPU time of the emulator's threads.
     pub cpu: RealSpan,
     /// Times the thread woke up.
     pub wakeups: u64,
-    /// Times it paused because it had used its share of the core.
+    /// Times a thread paused because it had used its share of the core.
     pub yields: u64,
     /// Length of these pauses.
     pub yielded: RealSpan,

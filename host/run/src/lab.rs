@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::Protocol;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
-use diecast_core_plan::{HOST_ADDRESS, HOST_NAME, Mode, Plan, PlannedNode, Role, WayFrom};
+use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Mode, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
@@ -54,6 +54,8 @@ pub struct RunOptions<'a> {
     pub progress: &'a Progress,
     /// Write down everything that comes into the network.
     pub record_arrivals: bool,
+    /// Threads of the emulator.
+    pub emulator_threads: usize,
 }
 
 /// Why there are no results.
@@ -303,6 +305,18 @@ fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
     }
 }
 
+/// The same for a lab without meters: frames only tell when they left.
+fn load_stamps(journal: &Recorder) -> Option<Egress> {
+    match Egress::load_stamps() {
+        Ok(stamps) => Some(stamps),
+        Err(e) => {
+            let text = format!("packets enter the network when they are read, some 20 us after they left: {e}");
+            journal.finding(FindingKind::MissingFeature, None, 1, text);
+            None
+        }
+    }
+}
+
 /// The learning of how work grows with the sleep before it, where packets tell their senders and time may be dilated.
 fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
     let Some(egress) = lab.egress.clone().filter(|_| plan.mode == Mode::Diecast) else { return Ok(None) };
@@ -312,6 +326,15 @@ fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
     let nodes = lab.frames.iter().zip(&lab.cookies).filter_map(metered).collect();
     let started = crate::cold::start_learning(egress, nodes, lab.live.clone());
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
+}
+
+/// The core with the least of the nodes' shares: where the emulator is in nobody's way, or in that of those who have most
+/// left. Of equal ones that with fewer programs besides the load's.
+fn emulator_cpu(plan: &Plan) -> Option<usize> {
+    let served = |core: &CpuLoad| {
+        plan.nodes.iter().filter(|n| core.nodes.contains(&n.name)).map(|n| n.programs.len()).sum::<usize>()
+    };
+    plan.cpus.iter().min_by_key(|core| (core.share, served(core))).map(|core| core.cpu as usize)
 }
 
 /// The ledgers of a lab's nodes, by NIC, and who knows what packets' senders have used.
@@ -391,6 +414,7 @@ fn set_up(
         }
     };
     let egress = load_egress(plan, &journal).map(Arc::new);
+    let stamps = egress.clone().or_else(|| load_stamps(&journal).map(Arc::new));
     let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();
     for n in &plan.nodes {
@@ -401,7 +425,7 @@ fn set_up(
         if let Some(egress) = &egress {
             cookies.push(egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?);
         }
-        let before_up = |nic| egress.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
+        let before_up = |nic| stamps.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
         for (i, &ix) in n.nics.iter().enumerate() {
             let net = &plan.net.nodes[ix as usize];
             let (subnet, kind) = (plan.net.subnet.of_segment(net.segment), NicKind::of(&plan.net));
@@ -446,6 +470,7 @@ fn set_up(
                 grain_ns: plan.grain_ns,
                 metered,
                 count_kernel,
+                trap_tsc: plan.tsc == Tsc::Trap,
             };
             let (for_members, for_usage) = (node.cgroup().clone(), node.cgroup().clone());
             let frame_of_node = NodeFrame::create(
@@ -474,15 +499,16 @@ fn set_up(
     let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
     let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
     let map = Arc::new(SharedFrame::new(frame.map()));
-    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames), egress.clone()));
+    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames), stamps.clone()));
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
         clock: map.clone(),
-        ledger: egress.is_some().then(|| ledgers.clone() as Arc<dyn EgressLedger>),
+        ledger: stamps.is_some().then(|| ledgers.clone() as Arc<dyn EgressLedger>),
         receivers: Some(ledgers),
         priority: Some(EMULATOR_PRIORITY),
-        cpu: None,
+        cpu: emulator_cpu(plan),
+        threads: o.emulator_threads,
         record,
     })
     .map_err(RunError::host("starting the emulator"))?;

@@ -79,6 +79,7 @@ impl Net {
             receivers: None,
             priority: None,
             cpu: None,
+            threads: 1,
             record: None,
         };
         Net { emulator: Emulator::start(config).unwrap(), spec, netns }

@@ -124,6 +124,7 @@ impl Nodes {
             receivers: None,
             priority: Some(PRIORITY),
             cpu: Some(emulator_cpu()),
+            threads: 1,
             record: None,
         })
     }

@@ -77,11 +77,16 @@ pub fn skip() -> bool {
 
 impl Lab {
     pub fn start(spec: NetSpec, tdf: &str) -> Lab {
-        Lab::start_with(spec, tdf, None)
+        Lab::start_with(spec, tdf, None, 1)
+    }
+
+    /// As [`Lab::start`], with so many threads of the emulator.
+    pub fn start_threads(spec: NetSpec, tdf: &str, threads: usize) -> Lab {
+        Lab::start_with(spec, tdf, None, threads)
     }
 
     /// As [`Lab::start`], with everything that comes in sent to `record`.
-    pub fn start_with(spec: NetSpec, tdf: &str, record: Option<Sender<Vec<Recorded>>>) -> Lab {
+    pub fn start_with(spec: NetSpec, tdf: &str, record: Option<Sender<Vec<Recorded>>>, threads: usize) -> Lab {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let tdf: Tdf = tdf.parse().unwrap();
         let frame = Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), tdf)));
@@ -103,6 +108,7 @@ impl Lab {
             receivers: None,
             priority: Some(50),
             cpu: None,
+            threads,
             record,
         };
         let emulator = Emulator::start(config).unwrap();

@@ -49,7 +49,7 @@ fn a_live_run_is_had_again_with_the_same_drops() {
 
 fn live_run() {
     let (sender, batches) = channel();
-    let lab = Lab::start_with(narrow(), "2", Some(sender));
+    let lab = Lab::start_with(narrow(), "2", Some(sender), 1);
     let (a, _b) = (lab.udp(0, 4000), lab.udp(1, 4000));
     let handle = lab.emulator.handle();
     for burst in 0..4 {

@@ -283,10 +283,20 @@ fn wrong_sums(lab: &Lab) -> u64 {
 /// Frames that are due together come merged, unless a packet socket of the node or a capture would show it.
 #[test]
 fn frames_are_merged_where_nobody_looks() {
-    if skip() {
-        return;
+    if !skip() {
+        merged_where_nobody_looks(1);
     }
-    let lab = Lab::start(two(Link { delay_ns: 500_000, ..Link::default() }), "1");
+}
+
+#[test]
+fn frames_are_merged_by_several_threads_too() {
+    if !skip() {
+        merged_where_nobody_looks(2);
+    }
+}
+
+fn merged_where_nobody_looks(threads: usize) {
+    let lab = Lab::start_threads(two(Link { delay_ns: 500_000, ..Link::default() }), "1", threads);
     let (least, merged) = ((2 * BYTES / 1448) as u64, || lab.emulator.stats().unwrap().packets_merged);
     transfer(&lab);
     let stats = lab.emulator.stats().unwrap();
