@@ -196,19 +196,21 @@ pub struct CoreSpeed {
 }
 
 impl CoreSpeed {
-    fn percentile(&self, ppm: u32) -> u64 {
-        crate::stats::Statistic::Percentile(ppm).of(&self.probe_ns).map_or(0, |value| value as u64)
-    }
-
     /// The median turn.
     pub fn median_ns(&self) -> u64 {
-        self.percentile(500_000)
+        crate::stats::Statistic::Percentile(500_000).of(&self.probe_ns).map_or(0, |value| value as u64)
     }
 
-    /// `(p90 - p10) / median`.
+    /// What is between the fastest and the slowest turn, without the outer tenths (rounded up: a single turn of a short run
+    /// shows no speed), over the median.
     pub fn spread(&self) -> f64 {
-        let spread = self.percentile(900_000).saturating_sub(self.percentile(100_000));
-        spread as f64 / self.median_ns().max(1) as f64
+        let mut sorted = self.probe_ns.clone();
+        sorted.sort_unstable();
+        let outer = sorted.len().div_ceil(10);
+        match sorted.get(outer..sorted.len().saturating_sub(outer)) {
+            Some([first, .., last]) => (last - first) as f64 / self.median_ns().max(1) as f64,
+            _ => 0.0,
+        }
     }
 }
 

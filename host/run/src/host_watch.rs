@@ -2,6 +2,8 @@
 //! (conservation windows and samples of every node).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -24,10 +26,15 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
-/// Turns of the work that a thread repeats to keep its core awake; about 20 µs.
+/// Turns of the work by which a thread sees how fast its core is; about 20 µs.
 const AWAKE_TURNS: u64 = 20_000;
+/// Real time between two of them where Linux itself keeps cores from halting.
+const AWAKE_REST: Duration = Duration::from_millis(1);
 /// Real time after which what a thread saw of its core is old: others have kept the core from it.
-const AWAKE_OLD_NS: u64 = 1_000_000;
+const AWAKE_OLD_NS: u64 = 5_000_000;
+/// A request to Linux, for as long as the file is open, of the longest time that a core may take to wake up, in µs.
+const LATENCY_REQUEST: &str = "/dev/cpu_dma_latency";
+const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 /// Hits without a node to imitate, for the host's speed alone.
 const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
 /// A look at a core that takes so many times the fastest found the core slow.
@@ -63,29 +70,45 @@ impl Drop for Beside {
     }
 }
 
-/// Keeps every core awake with a thread that runs only when nothing else wants to (SCHED_IDLE), and tells the meters of
-/// `nodes`, and who counts their bursts, when cores are slow. Each node comes with the cores that it may run on, none for
-/// all.
+/// Keeps every core awake, and tells the meters of `nodes`, and who counts their bursts, when cores are slow. Each node comes
+/// with the cores that it may run on, none for all.
+///
+/// Where the kernel has a driver for idle cores, it is asked to have them poll. Elsewhere a thread on each that runs only
+/// when nothing else wants to (SCHED_IDLE) does; what wakes up a moment after it went to sleep does not always preempt
+/// that at once, and was up to 3 ms late here.
 ///
 /// A halted virtual CPU is given to others and comes back with cold caches and TLB: measured here, the same Python work
 /// took 1.9 to 3 times its CPU time in a frame at TDF 10 whose core halted between slices, and 1.0 with this. A dilated
 /// node sleeps most of the time, a baseline node less, so the error would not cancel.
 pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egress>>) -> std::io::Result<Awake> {
     let cores: BTreeMap<usize, Core> = time::allowed_cpus().into_iter().map(|cpu| (cpu, Core::default())).collect();
-    let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }) };
+    let polls = have_idle_cores_poll();
+    let rests = polls.is_some();
+    let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), _polls: polls };
     for cpu in time::allowed_cpus() {
         let seen = awake.seen.clone();
         awake.threads.push(Beside::spawn("awake", move |stop| {
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
-                stay_awake(stop, cpu, &seen);
+                stay_awake(stop, cpu, &seen, rests);
             }
         })?);
     }
     Ok(awake)
 }
 
-/// Repeats the same work, and notes for how long its core was slow.
-fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen) {
+/// Has idle cores poll for work until the file is closed; `None` where the kernel can't.
+fn have_idle_cores_poll() -> Option<File> {
+    const AT_ONCE_US: i32 = 0;
+    if std::fs::read_to_string(IDLE_DRIVER).map_or(true, |driver| driver.trim() == "none") {
+        return None;
+    }
+    let mut file = OpenOptions::new().write(true).open(LATENCY_REQUEST).ok()?;
+    file.write_all(&AT_ONCE_US.to_ne_bytes()).ok()?;
+    Some(file)
+}
+
+/// Repeats the same work, with rests or without, and notes for how long its core was slow.
+fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen, rests: bool) {
     let mut speed = SpeedWatch::default();
     let mut last_ns = time::monotonic_ns();
     while !stop.load(Ordering::Relaxed) {
@@ -103,6 +126,8 @@ fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen) {
                 seen.tell_learner((before == 0) != (discount == 0));
             }
         }
+        // Who has just woken up need not wait for a whole slice.
+        if rests { std::thread::park_timeout(AWAKE_REST) } else { std::thread::yield_now() }
     }
 }
 
@@ -159,6 +184,7 @@ impl Seen {
 pub struct Awake {
     threads: Vec<Beside>,
     seen: Arc<Seen>,
+    _polls: Option<File>,
 }
 
 impl Awake {
@@ -337,8 +363,14 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn node(lab: &LabFrame) -> Arc<NodeFrame> {
-        let cpu =
-            CpuConfig { cores: 1, speed_ppm: SPEED_ONE_PPM, grain_ns: 500_000, metered: true, count_kernel: false };
+        let cpu = CpuConfig {
+            cores: 1,
+            speed_ppm: SPEED_ONE_PPM,
+            grain_ns: 500_000,
+            metered: true,
+            count_kernel: false,
+            trap_tsc: false,
+        };
         NodeFrame::create(lab, "a", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
     }
 
@@ -358,9 +390,9 @@ mod tests {
         assert_eq!(look(1, 10 * MS, 0), [0, 0, 0]);
         // Core 1 was seen at its usual speed a moment ago, then not for a while.
         assert_eq!(look(0, 10 * MS + 100_000, 50_000), [50_000, 0, 50_000]);
-        assert_eq!(look(0, 12 * MS, 51_000), [51_000, 51_000, 51_000]);
+        assert_eq!(look(0, 16 * MS, 51_000), [51_000, 51_000, 51_000]);
         // What its own core shows has the last word, even when that is no news to the core.
-        assert_eq!(look(1, 12 * MS + 100_000, 0), [51_000, 0, 0]);
-        assert_eq!(look(0, 12 * MS + 200_000, 0), [0, 0, 0]);
+        assert_eq!(look(1, 16 * MS + 100_000, 0), [51_000, 0, 0]);
+        assert_eq!(look(0, 16 * MS + 200_000, 0), [0, 0, 0]);
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn all() -> Vec<Check> {
         checks.extend([delivery(perf), rate_limit()]);
     }
     checks.extend(speed::all(perf));
-    checks.extend([run_delay(), waits(), clock(), timers(), tick()]);
+    checks.extend([run_delay(), waits(), clock(), timers(), idle_cores(), tick()]);
     checks
 }
 
@@ -252,6 +252,27 @@ fn timers() -> Check {
         }
         Err(e) => s.degraded(e.to_string(), "waits end up to 50 us late: at TDF 1 a tenth of a 500 us request", ""),
     }
+}
+
+/// Whether Linux can have idle cores poll, so that they wake up at once and stay warm.
+fn idle_cores() -> Check {
+    let s = subject("idle cores", Need::Accuracy);
+    let driver = read("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
+    let driver = driver.trim();
+    let requests = rustix::fs::access("/dev/cpu_dma_latency", rustix::fs::Access::WRITE_OK).is_ok();
+    if matches!(driver, "" | "none") || !requests {
+        let found = match driver {
+            "" | "none" => "no driver for idle cores".to_owned(),
+            _ => format!("driver {driver}, /dev/cpu_dma_latency can't be written"),
+        };
+        return s.degraded(
+            found,
+            "threads of diecast keep cores awake instead: a program that wakes up a moment after it went to sleep may be \
+             up to 3 ms late, which is seen at a low TDF",
+            "run as root, on a kernel with CONFIG_CPU_IDLE and, in a virtual machine, CONFIG_HALTPOLL_CPUIDLE",
+        );
+    }
+    s.ok(format!("driver {driver}; they poll while a lab runs"))
 }
 
 fn tick() -> Check {
