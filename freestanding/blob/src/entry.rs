@@ -540,7 +540,12 @@ pub extern "C" fn diecast_sigsys(signo: i32, info: *mut SigInfo, uc: *mut UConte
     // SAFETY: the kernel passes valid pointers to a frame that belongs to this handler alone.
     let (code, errno, u) = unsafe { ((*info).code, (*info).errno, &mut *uc) };
     if code != 1 || errno != TRAP_MAGIC as i32 {
-        signals::chain(signo, info, uc);
+        // SAFETY: as above.
+        if signals::is_release(unsafe { &*info }) {
+            signals::let_in(uc);
+        } else {
+            signals::chain(signo, info, uc);
+        }
         return;
     }
     let r = &mut u.regs;

@@ -65,7 +65,8 @@ pub fn was_a_hit(r: sys::Ret, seen: u64) -> bool {
 
 /// Did a call with a temporary mask end for a hit, the program's signal still waiting? The hit's frame restored the
 /// program's own mask before that signal could be delivered under the temporary one: the call is made again, and
-/// ends at once with the handler run.
+/// ends at once with the handler run. A SIGTRAP that waits is another hit: what the program is let to have of it comes by
+/// SIGSYS.
 #[inline(never)]
 pub fn missed(r: sys::Ret, mask: u64) -> bool {
     if r != sys::EINTR {
@@ -73,7 +74,7 @@ pub fn missed(r: sys::Ret, mask: u64) -> bool {
     }
     let mut pending = 0u64;
     sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
-    pending & !mask != 0
+    pending & !mask & !signals::SIGTRAP_BIT != 0
 }
 
 /// At the end of a hit: where the kernel set up a restart and the program's own handler is about to run, the call

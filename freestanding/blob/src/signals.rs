@@ -3,7 +3,7 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::{KICK_MAGIC, VirtualAction};
+use diecast_core_abi::{KICK_MAGIC, RELEASE_MAGIC, VirtualAction};
 use diecast_core_syscalls::nr;
 
 use crate::carried::{
@@ -138,16 +138,34 @@ fn take_pending(bits: u32, info: &mut [u64; 16]) -> Option<u64> {
     None
 }
 
-/// Sends what waited for these to be unblocked to this thread, as it was sent.
+/// Has this thread take what waited for these to be unblocked. It is told by a SIGSYS: a SIGTRAP that is sent while a hit
+/// of the meter waits for the same thread is lost, since Linux keeps one of each.
 #[inline(never)]
 fn release(bits: u32) {
+    const SI_QUEUE: u32 = -1i32 as u32;
     if process().own.pending.load(Ordering::Relaxed) & bits == 0 {
         return;
     }
     let pid = sys::own(sys::GETPID, [0; 6]) as u64;
     let mut info = [0u64; 16];
-    while let Some(signo) = take_pending(bits, &mut info) {
-        sys::own(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, signo, &raw const info as u64, 0, 0]);
+    (info[0], info[1], info[3]) = (SIGSYS, SI_QUEUE as u64, RELEASE_MAGIC);
+    sys::own(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, SIGSYS, &raw const info as u64, 0, 0]);
+}
+
+/// Whether a SIGSYS says that a signal that waited may come now.
+pub fn is_release(info: &SigInfo) -> bool {
+    const SI_QUEUE: i32 = -1;
+    info.code == SI_QUEUE && info.word1 == RELEASE_MAGIC
+}
+
+/// The signals that it was about, as far as the thread does not block them again. The others first: their handlers run
+/// before that of the lowest, as natively.
+pub fn let_in(uc: *mut UContext) {
+    let unblocked = BLOCKS & !carried::load();
+    let mut info = [0u64; 16];
+    if let Some(signo) = take_pending(unblocked, &mut info) {
+        release(unblocked);
+        chain(signo as i32, info.as_mut_ptr().cast(), uc);
     }
 }
 
