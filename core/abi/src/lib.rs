@@ -49,7 +49,7 @@ pub const METER_MAGIC: u64 = 0xd1ec_ca57;
 /// `si_value` of the SIGTRAP that makes a thread translate its wait anew, after the frame's rate has changed.
 pub const KICK_MAGIC: u64 = 0xd1ec_ca5e_4b1c;
 /// `si_value` of the SIGSYS by which a thread takes signals that waited for it to unblock them.
-pub const RELEASE_MAGIC: u64 = 0xd1ec_5165_1e7;
+pub const RELEASE_MAGIC: u64 = 0xd1ec_5165_01e7;
 /// How many rates a lab can have in its life before retime is refused.
 pub const SEGMENTS_MAX: usize = 64;
 /// Virtual CPUs of a node at most.
