@@ -134,6 +134,13 @@ pub struct Meter {
 }
 
 #[derive(Args)]
+pub struct Emulator {
+    /// Threads of the emulator: with more than one, all but the first hand packets to nodes. Each takes up to 0.8 of a core
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub emulator_threads: u8,
+}
+
+#[derive(Args)]
 #[command(after_help = "Example: diecast run examples/web-tier.yaml --mode diecast --tdf 10 -p rate=200/s")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -147,9 +154,8 @@ pub struct RunArgs {
     /// Write every frame that enters the network to arrivals.bin in the results, for `diecast replay`
     #[arg(long)]
     pub record_arrivals: bool,
-    /// Threads of the emulator: with more than one, all but the first hand packets to nodes. Each takes up to 0.8 of a core
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub emulator_threads: u8,
+    #[command(flatten)]
+    pub emulator: Emulator,
 }
 
 #[derive(Args)]
@@ -169,9 +175,8 @@ pub struct ValidateArgs {
     pub repeat: u32,
     #[command(flatten)]
     pub meter: Meter,
-    /// Threads of the emulator: with more than one, all but the first hand packets to nodes. Each takes up to 0.8 of a core
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub emulator_threads: u8,
+    #[command(flatten)]
+    pub emulator: Emulator,
     /// Directory for the results [default: out/NAME-validate-TIME]
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -175,7 +175,7 @@ pub fn run(a: &RunArgs) -> Done {
     let plan = make_plan(&experiment, p)?;
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
-    let emulator_threads = usize::from(a.emulator_threads);
+    let emulator_threads = usize::from(a.emulator.emulator_threads);
     let how = How { quiet: a.json, record_arrivals: a.record_arrivals, emulator_threads };
     let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), how)?;
     if a.json {
@@ -204,7 +204,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
         }
     }
     order.push(&baseline);
-    let how = How { quiet: a.json, record_arrivals: false, emulator_threads: usize::from(a.emulator_threads) };
+    let how = How { quiet: a.json, record_arrivals: false, emulator_threads: usize::from(a.emulator.emulator_threads) };
     let mut directories = Vec::new();
     let mut worst = 0;
     for (i, plan) in order.iter().enumerate() {

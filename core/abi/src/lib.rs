@@ -322,6 +322,22 @@ pub struct InitArgs {
     pub mm_map: u64,
 }
 
+impl InitArgs {
+    /// The fields in their order: what lies in the process's memory.
+    pub const fn words(&self) -> [u64; 8] {
+        [
+            self.fd,
+            self.node_off,
+            self.node_len,
+            self.kernel_clock_gettime,
+            self.kernel_getcpu,
+            self.auxv_slot,
+            self.lineage,
+            self.mm_map,
+        ]
+    }
+}
+
 /// Most bytes at the beginning of an image that are put aside for those by which a traced process maps the blob.
 pub const BEGIN_LEN_MAX: usize = 128;
 

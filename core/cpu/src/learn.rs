@@ -53,15 +53,7 @@ impl Default for Bursts {
 impl Bursts {
     /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &Bursts) {
-        for (mine, theirs) in [
-            (&mut self.count, &newer.count),
-            (&mut self.cpu_ns, &newer.cpu_ns),
-            (&mut self.square_us2, &newer.square_us2),
-        ] {
-            for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
-                *m = *m * keep + t;
-            }
-        }
+        self.beside(newer).for_each(|(m, t)| *m = *m * keep + t);
     }
 
     /// How many bursts the curve could be learned from: those after a sleep that is long enough.
@@ -72,16 +64,15 @@ impl Bursts {
     /// What was added since an earlier reading of the same counts.
     pub fn since(&self, earlier: &Bursts) -> Bursts {
         let mut new = self.clone();
-        for (mine, theirs) in [
-            (&mut new.count, &earlier.count),
-            (&mut new.cpu_ns, &earlier.cpu_ns),
-            (&mut new.square_us2, &earlier.square_us2),
-        ] {
-            for (m, t) in mine.iter_mut().flatten().zip(theirs.iter().flatten()) {
-                *m = (*m - t).max(0.0);
-            }
-        }
+        new.beside(earlier).for_each(|(m, t)| *m = (*m - t).max(0.0));
         new
+    }
+
+    /// Each number with that of others in the same place.
+    fn beside<'a>(&'a mut self, others: &'a Bursts) -> impl Iterator<Item = (&'a mut f64, &'a f64)> {
+        let Bursts { count, cpu_ns, square_us2 } = self;
+        let mine = count.iter_mut().chain(cpu_ns).chain(square_us2).flatten();
+        mine.zip(others.count.iter().chain(&others.cpu_ns).chain(&others.square_us2).flatten())
     }
 
     /// How CPU time grows with the sleep before it: a factor per bin, never falling, whose mean over what the node did is

@@ -92,12 +92,6 @@ pub fn mono_now() -> u64 {
     rates.mono_of(v)
 }
 
-/// The node's MONOTONIC_RAW now.
-pub fn raw_now() -> u64 {
-    let (v, rates) = node().clock.now(|| v_now().0);
-    (rates.raw_of(v) as i64).saturating_add(node().clock.raw_ahead_ns.load(Ordering::Relaxed)).max(0) as u64
-}
-
 /// The virtual REALTIME of an instant that the kernel noted by its own, ns.
 pub fn then(realtime_ns: u64) -> u64 {
     let host = kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64;

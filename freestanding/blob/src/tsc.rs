@@ -114,5 +114,5 @@ fn instruction(at: u64) -> Option<(u64, bool)> {
 /// The counter, rounded down. It wraps as the processor's does, after 2^64 ticks: centuries.
 fn now() -> u64 {
     let rate = node().tsc_rate().unwrap_or(diecast_core_vtime::Rate::ZERO);
-    rate.mul_floor(clock::raw_now())
+    rate.mul_floor(clock::read(clock::RAW).map_or(0, clock::ns_of))
 }

@@ -2,8 +2,7 @@
 //! (conservation windows and samples of every node).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -15,7 +14,7 @@ use diecast_core_vtime::{RealNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
-use diecast_host_sys::time;
+use diecast_host_sys::{idle, time};
 
 use crate::host_use;
 use crate::recorder::Recorder;
@@ -32,9 +31,6 @@ const AWAKE_TURNS: u64 = 20_000;
 const AWAKE_REST: Duration = Duration::from_millis(1);
 /// Real time after which what a thread saw of its core is old: others have kept the core from it.
 const AWAKE_OLD_NS: u64 = 5_000_000;
-/// A request to Linux, for as long as the file is open, of the longest time that a core may take to wake up, in µs.
-const LATENCY_REQUEST: &str = "/dev/cpu_dma_latency";
-const IDLE_DRIVER: &str = "/sys/devices/system/cpu/cpuidle/current_driver";
 /// Hits without a node to imitate, for the host's speed alone.
 const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
 /// A look at a core that takes so many times the fastest found the core slow.
@@ -82,7 +78,7 @@ impl Drop for Beside {
 /// node sleeps most of the time, a baseline node less, so the error would not cancel.
 pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egress>>) -> std::io::Result<Awake> {
     let cores: BTreeMap<usize, Core> = time::allowed_cpus().into_iter().map(|cpu| (cpu, Core::default())).collect();
-    let polls = have_idle_cores_poll();
+    let polls = idle::driver().and_then(|_| idle::have_cores_poll().ok());
     let rests = polls.is_some();
     let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), _polls: polls };
     for cpu in time::allowed_cpus() {
@@ -94,17 +90,6 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
         })?);
     }
     Ok(awake)
-}
-
-/// Has idle cores poll for work until the file is closed; `None` where the kernel can't.
-fn have_idle_cores_poll() -> Option<File> {
-    const AT_ONCE_US: i32 = 0;
-    if std::fs::read_to_string(IDLE_DRIVER).map_or(true, |driver| driver.trim() == "none") {
-        return None;
-    }
-    let mut file = OpenOptions::new().write(true).open(LATENCY_REQUEST).ok()?;
-    file.write_all(&AT_ONCE_US.to_ne_bytes()).ok()?;
-    Some(file)
 }
 
 /// Repeats the same work, with rests or without, and notes for how long its core was slow.

@@ -13,7 +13,7 @@ use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Recor
 use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Mode, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
-use diecast_host_egress::Egress;
+use diecast_host_egress::{Egress, EgressError};
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, ReceiveLedger, SharedFrame, TRAILER_BYTES, Way,
     WayEnd, add_nic, create_netns, nic_device, prepare_node_with,
@@ -295,26 +295,16 @@ fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
     if !plan.nodes.iter().any(|n| n.envelope && n.metered) {
         return None;
     }
-    match Egress::load() {
-        Ok(egress) => Some(egress),
-        Err(e) => {
-            let text = format!("latencies below the grain are not emulated: {e}");
-            journal.finding(FindingKind::MissingFeature, None, 1, text);
-            None
-        }
-    }
+    loaded(Egress::load(), "latencies below the grain are not emulated", journal)
 }
 
 /// The same for a lab without meters: frames only tell when they left.
 fn load_stamps(journal: &Recorder) -> Option<Egress> {
-    match Egress::load_stamps() {
-        Ok(stamps) => Some(stamps),
-        Err(e) => {
-            let text = format!("packets enter the network when they are read, some 20 us after they left: {e}");
-            journal.finding(FindingKind::MissingFeature, None, 1, text);
-            None
-        }
-    }
+    loaded(Egress::load_stamps(), "packets enter the network when they are read, some 20 us after they left", journal)
+}
+
+fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder) -> Option<Egress> {
+    egress.inspect_err(|e| journal.finding(FindingKind::MissingFeature, None, 1, format!("{without}: {e}"))).ok()
 }
 
 /// The learning of how work grows with the sleep before it, where packets tell their senders and time may be dilated.

@@ -31,7 +31,7 @@ const TRAP_PERF: i32 = 6;
 /// How long another thread of this process may trace what is about to exec.
 const OUR_OWN_PATIENCE: Duration = Duration::from_secs(3);
 /// SIGTRAP and SIGSYS in a signal mask.
-const OURS: u64 = 1 << 4 | 1 << 30;
+pub(crate) const OURS: u64 = 1 << 4 | 1 << 30;
 
 /// Why an exec could not be put in the frame.
 #[derive(Debug, thiserror::Error)]
@@ -338,17 +338,7 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         lineage,
         mm_map: if map.is_some() { at + 64 } else { 0 },
     };
-    let words = [
-        args.fd,
-        args.node_off,
-        args.node_len,
-        args.kernel_clock_gettime,
-        args.kernel_getcpu,
-        args.auxv_slot,
-        args.lineage,
-        args.mm_map,
-    ];
-    s.poke(GuestPtr(at), &words)?;
+    s.poke(GuestPtr(at), &args.words())?;
     if let Some(map) = map {
         s.poke(GuestPtr(args.mm_map), &map)?;
     }

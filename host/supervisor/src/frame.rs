@@ -14,6 +14,7 @@ use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
 
+use crate::exec::OURS;
 use crate::image;
 use crate::probe::Hits;
 
@@ -226,9 +227,8 @@ impl NodeFrame {
 
     /// Signals that no thread of the node may block: SIGTRAP and SIGSYS, and SIGSEGV where it is what rdtsc raises.
     pub(crate) fn never_masked(&self) -> u64 {
-        const SIGTRAP_SIGSYS: u64 = 1 << 4 | 1 << 30;
         const SIGSEGV: u64 = 1 << 10;
-        SIGTRAP_SIGSYS | if self.cpu.trap_tsc { SIGSEGV } else { 0 }
+        OURS | if self.cpu.trap_tsc { SIGSEGV } else { 0 }
     }
 
     /// How the meter's hits come to a thread of this node that is always busy.

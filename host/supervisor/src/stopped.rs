@@ -9,14 +9,13 @@ use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, STOPPED_STACK_ADDR};
 use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
 use diecast_host_sys::{Tid, memory, process};
 
+use crate::exec::OURS;
 use crate::image;
 
 /// How long threads may take to stop, or to be let go by the supervisor's own work with them. Those of a node that its
 /// quota holds back, on a busy host, were seen to need more than half a second; the lab runs on meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
-/// SIGTRAP and SIGSYS in a signal mask.
-const OURS: u64 = 1 << 4 | 1 << 30;
 /// `si_code` of a breakpoint's SIGTRAP, and of a kick's.
 const SI_KERNEL: i32 = 0x80;
 const SI_QUEUE: i32 = -1;

@@ -306,21 +306,9 @@ fn prepare(pid: Tid, pc: u64, sp: u64, kernel: &KernelVdso, lineage: u64) -> Res
     let code = instructions(at, BLOB_ADDR + begin);
     let mut own = [0u8; BEGIN_LEN_MAX];
     memory::read(pid, GuestPtr(pc), &mut own[..code.len()])?;
-    let words = [
-        init.fd,
-        init.node_off,
-        init.node_len,
-        init.kernel_clock_gettime,
-        init.kernel_getcpu,
-        init.auxv_slot,
-        init.lineage,
-        init.mm_map,
-        pc,
-        sp,
-        prot,
-        code.len() as u64,
-    ];
-    let mut bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let begin_words = [pc, sp, prot, code.len() as u64];
+    let words = init.words().into_iter().chain(begin_words);
+    let mut bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
     bytes.extend(own);
     memory::write_all(pid, GuestPtr(at), &bytes)?;
     if let Some(map) = map {

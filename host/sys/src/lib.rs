@@ -3,6 +3,7 @@
 //! Every unsafe block of the supervisor's side is in this crate. Above it nobody holds a raw address or a raw
 //! thread id of another process: they hold a [`ptrace::Stopped`], a [`seccomp::Notification`], a [`GuestPtr`].
 
+pub mod idle;
 pub mod memory;
 pub mod perf;
 pub mod process;

@@ -5,7 +5,7 @@ use std::io;
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
 use diecast_host_sys::perf::Meter;
-use diecast_host_sys::{Tid, time, trap};
+use diecast_host_sys::{Tid, idle, time, trap};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -257,22 +257,17 @@ fn timers() -> Check {
 /// Whether Linux can have idle cores poll, so that they wake up at once and stay warm.
 fn idle_cores() -> Check {
     let s = subject("idle cores", Need::Accuracy);
-    let driver = read("/sys/devices/system/cpu/cpuidle/current_driver").unwrap_or_default();
-    let driver = driver.trim();
-    let requests = rustix::fs::access("/dev/cpu_dma_latency", rustix::fs::Access::WRITE_OK).is_ok();
-    if matches!(driver, "" | "none") || !requests {
-        let found = match driver {
-            "" | "none" => "no driver for idle cores".to_owned(),
-            _ => format!("driver {driver}, /dev/cpu_dma_latency can't be written"),
-        };
-        return s.degraded(
-            found,
-            "threads of diecast keep cores awake instead: a program that wakes up a moment after it went to sleep may be \
-             up to 3 ms late, which is seen at a low TDF",
-            "run as root, on a kernel with CONFIG_CPU_IDLE and, in a virtual machine, CONFIG_HALTPOLL_CPUIDLE",
-        );
-    }
-    s.ok(format!("driver {driver}; they poll while a lab runs"))
+    let found = match (idle::driver(), idle::have_cores_poll()) {
+        (Some(driver), Ok(_)) => return s.ok(format!("driver {driver}; they poll while a lab runs")),
+        (Some(driver), Err(_)) => format!("driver {driver}, {} can't be written", idle::LATENCY_REQUEST),
+        (None, _) => "no driver for idle cores".to_owned(),
+    };
+    s.degraded(
+        found,
+        "threads of diecast keep cores awake instead: a program that wakes up a moment after it went to sleep may be \
+         up to 3 ms late, which is seen at a low TDF",
+        "run as root, on a kernel with CONFIG_CPU_IDLE and, in a virtual machine, CONFIG_HALTPOLL_CPUIDLE",
+    )
 }
 
 fn tick() -> Check {
