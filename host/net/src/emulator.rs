@@ -21,7 +21,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
@@ -29,8 +28,9 @@ use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, Trailer, find_tr
 use crate::error::HostNetError;
 use crate::lookout::Lookout;
 use crate::priority::{Scheduling, become_fifo};
-use crate::share::{SHARE_NS, Share};
+use crate::share::{Keeper, Share, thread_cpu};
 use crate::stats::EmulatorStats;
+use crate::surplus::Surplus;
 use crate::sys;
 use crate::writers::{Hand, Parcel, Writers};
 
@@ -157,20 +157,22 @@ impl Emulator {
             captures: Taps::default(),
             record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
-            share: Share::new(SHARE_NS),
+            keeper: Keeper::new(None),
             polling: Share::new(POLL_SHARE_NS),
             wakes_late_ns: POLL_NS,
-            busy_since: monotonic_now(),
             short_waits: 0,
             idle_looks: 0,
             entered: VirtNs(0),
             backlog: false,
+            unread: false,
             tally: Tally::default(),
         };
         let thread = thread::Builder::new()
             .name(THREAD.to_owned())
             .spawn(move || {
-                runner.tally.scheduling = Some(settle(priority, cpu));
+                let (scheduling, keeper) = settle(priority, cpu);
+                (runner.hand.real_time, runner.keeper) = (matches!(scheduling, Scheduling::Fifo { .. }), keeper);
+                runner.tally.scheduling = Some(scheduling);
                 // The starter waits for this, so it can't be gone.
                 let _ = ready.send(rustix::thread::gettid().as_raw_pid());
                 runner.run();
@@ -271,8 +273,8 @@ impl Drop for Emulator {
     }
 }
 
-/// Prepares the calling thread: no signals, no timer slack, its core, its priority.
-pub(crate) fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
+/// Prepares the calling thread: no signals, no timer slack, its core, its priority, and what keeps it to its share.
+pub(crate) fn settle(priority: Option<u8>, cpu: Option<usize>) -> (Scheduling, Keeper) {
     sys::block_signals();
     // Real-time threads have no slack; this is for the fallback, and a refusal only costs lateness, which is measured.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
@@ -282,11 +284,16 @@ pub(crate) fn settle(priority: Option<u8>, cpu: Option<usize>) -> Scheduling {
         set.set(cpu);
         pinned = rustix::thread::sched_setaffinity(None, &set);
     }
-    match (pinned, priority) {
+    let scheduling = match (pinned, priority) {
         (Err(e), _) => Scheduling::Normal { reason: format!("can't stay on core {}: {e}", cpu.unwrap_or_default()) },
         (Ok(()), Some(p)) => become_fifo(p),
         (Ok(()), None) => Scheduling::Normal { reason: "not asked for".to_owned() },
-    }
+    };
+    let surplus = match scheduling {
+        Scheduling::Fifo { priority, .. } => Surplus::new(priority),
+        Scheduling::Normal { .. } => None,
+    };
+    (scheduling, Keeper::new(surplus))
 }
 
 /// Counts of the thread, besides what it hands over.
@@ -296,8 +303,6 @@ struct Tally {
     taps_lost: u64,
     without_trailer: u64,
     wakeups: u64,
-    yields: u64,
-    yielded: RealSpan,
     scheduling: Option<Scheduling>,
 }
 
@@ -326,13 +331,11 @@ struct Runner {
     captures: Taps,
     record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
-    share: Share,
-    /// The same of its polling.
+    keeper: Keeper,
+    /// How much of its core it polls.
     polling: Share,
     /// The most that wake-ups were late, the latest ones first of all.
     wakes_late_ns: u64,
-    /// Since when it has been busy without a wait or a pause.
-    busy_since: RealNs,
     /// Waits in a row that ended soon.
     short_waits: u32,
     /// Waits in a row that ended without a frame.
@@ -341,13 +344,9 @@ struct Runner {
     entered: VirtNs,
     /// What is delivered now is not the first in its turn.
     backlog: bool,
+    /// Nobody has seen yet whether a TAP has more frames.
+    unread: bool,
     tally: Tally,
-}
-
-/// CPU time of this thread.
-pub(crate) fn thread_cpu() -> RealSpan {
-    let cpu = clock_gettime(ClockId::ThreadCPUTime);
-    RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64)
 }
 
 impl Runner {
@@ -355,7 +354,7 @@ impl Runner {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.hand.taps.len() + 1);
         let mut first = 0;
         loop {
-            let more = self.deliver().is_none();
+            let more = self.deliver().is_none() || std::mem::take(&mut self.unread);
             self.hand_over_record();
             self.keep_to_share();
             events.clear();
@@ -390,32 +389,22 @@ impl Runner {
         }
     }
 
-    /// Pauses when the thread has used up its share of the core.
     fn keep_to_share(&mut self) {
-        let now = monotonic_now();
-        let mut busy = now.since(self.busy_since);
-        busy.0 += self.share.unbooked(busy, now, thread_cpu).0;
-        let pause = self.share.book(busy, now);
-        self.busy_since = now;
-        if let Some(pause) = pause {
-            thread::sleep(Duration::from_nanos(pause.0));
-            self.busy_since = monotonic_now();
-            self.tally.yields += 1;
-            self.tally.yielded.0 += pause.0;
-        }
+        self.keeper.keep();
+        self.hand.beyond_share = self.keeper.is_beyond();
     }
 
     /// Waits for a frame, a command or that instant.
     fn wait(&mut self, events: &mut Vec<epoll::Event>, begin: RealNs, until: Until) -> Result<usize, Errno> {
         let timeout = until.at.since(begin);
         if timeout.0 == 0 {
-            self.busy_since = begin;
+            self.keeper.busy_since = begin;
             return self.look(events);
         }
         self.tally.wakeups += 1;
         if self.short_waits >= GATHER_AFTER {
             thread::sleep(Duration::from_nanos(timeout.0.min(GATHER_NS)));
-            self.busy_since = monotonic_now();
+            self.keeper.busy_since = monotonic_now();
             let found = self.look(events);
             if found == Ok(0) {
                 self.short_waits = 0;
@@ -426,13 +415,13 @@ impl Runner {
         let early = if polls { self.wakes_late_ns } else { 0 };
         let sleep_ns = timeout.0.saturating_sub(early);
         let mut found = Ok(0);
-        self.busy_since = begin;
+        self.keeper.busy_since = begin;
         if sleep_ns > 0 {
             let limit = Timespec { tv_sec: (sleep_ns / NS_PER_S) as _, tv_nsec: (sleep_ns % NS_PER_S) as _ };
             found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
-            self.busy_since = monotonic_now();
+            self.keeper.busy_since = monotonic_now();
             if found == Ok(0) {
-                let late_ns = self.busy_since.since(begin).0.saturating_sub(sleep_ns);
+                let late_ns = self.keeper.busy_since.since(begin).0.saturating_sub(sleep_ns);
                 self.wakes_late_ns = late_ns.max(self.wakes_late_ns - self.wakes_late_ns / FORGET).min(POLL_NS);
             }
         }
@@ -446,7 +435,7 @@ impl Runner {
 
     /// Looks again and again, until that instant.
     fn poll(&mut self, events: &mut Vec<epoll::Event>, until: RealNs) -> Result<usize, Errno> {
-        let begin = self.busy_since;
+        let begin = self.keeper.busy_since;
         loop {
             let found = self.look(events);
             let now = monotonic_now();
@@ -555,8 +544,10 @@ impl Runner {
         let mut left = READ_BATCH;
         while left > 0 {
             let done = if self.hand.offload[node] { self.read_large(node) } else { self.read_one(node) };
-            left = left.saturating_sub(done.unwrap_or(READ_BATCH));
+            let Some(done) = done else { return };
+            left = left.saturating_sub(done);
         }
+        self.unread = true;
     }
 
     /// Reads a frame; `None` when there is none.
@@ -580,7 +571,7 @@ impl Runner {
             }
             Err(e) => {
                 self.net.recycle(frame);
-                self.unread(node, e)
+                self.not_read(node, e)
             }
         }
     }
@@ -591,7 +582,7 @@ impl Runner {
         let mut read = self.net.large_buffer();
         if let Err(e) = rustix::io::read(tap, spare_capacity(&mut read)) {
             self.net.recycle_large(read);
-            return self.unread(node, e);
+            return self.not_read(node, e);
         }
         self.tally.packets_read += 1;
         let now = monotonic_now();
@@ -653,7 +644,7 @@ impl Runner {
         self.net.ingress(v, NodeIx(node as u32), frame, debt);
     }
 
-    fn unread(&mut self, node: usize, e: Errno) -> Option<usize> {
+    fn not_read(&mut self, node: usize, e: Errno) -> Option<usize> {
         if !matches!(e, Errno::AGAIN | Errno::INTR) {
             self.lose(node);
         }
@@ -759,8 +750,8 @@ impl Runner {
             lateness_ns: written.lateness_ns,
             cpu: RealSpan(thread_cpu().0 + written.cpu.0),
             wakeups: t.wakeups,
-            yields: t.yields + written.yields,
-            yielded: RealSpan(t.yielded.0 + written.yielded.0),
+            yields: self.keeper.yields + written.yields,
+            yielded: RealSpan(self.keeper.yielded.0 + written.yielded.0),
             scheduling: t.scheduling.clone().unwrap_or(Scheduling::Normal { reason: "not started".to_owned() }),
         }
     }

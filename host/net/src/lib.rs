@@ -20,6 +20,7 @@ mod netns;
 mod priority;
 mod share;
 mod stats;
+mod surplus;
 mod sys;
 mod sysctl;
 mod tap;

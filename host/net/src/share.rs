@@ -1,10 +1,17 @@
 //! How much of its core the emulator's thread takes.
 
-use diecast_core_vtime::{RealNs, RealSpan};
+use std::thread;
+use std::time::Duration;
 
-/// The thread may be busy for `SHARE_NS` of each `WINDOW_NS`, 8 ms at a stretch; then it pauses for 2 ms. So an
-/// overloaded emulator leaves a fifth of its core to the rest of the machine, and stays clear of the kernel's own bound:
-/// a real-time thread that was busy for 950 ms of a second is stopped for 50.
+use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::clock::monotonic_now;
+use crate::surplus::Surplus;
+
+/// The thread may be busy for `SHARE_NS` of each `WINDOW_NS`, 8 ms at a stretch; for the next 2 ms it has only what nobody
+/// else wants. So an overloaded emulator leaves a fifth of its core to the rest of the machine, and stays clear of the
+/// kernel's own bound: a real-time thread that was busy for 950 ms of a second is stopped for 50.
 pub(crate) const WINDOW_NS: u64 = 10_000_000;
 pub(crate) const SHARE_NS: u64 = 8_000_000;
 
@@ -52,6 +59,74 @@ impl Share {
         let booked_ns = std::mem::take(&mut self.booked).0;
         self.compared_at = now;
         RealSpan(used_ns.saturating_sub(booked_ns))
+    }
+
+    /// Goes on from here: what the thread did until now is booked or need not be.
+    fn begin_anew(&mut self, cpu: RealSpan, now: RealNs) {
+        (self.cpu, self.compared_at, self.booked) = (cpu, now, RealSpan(0));
+    }
+}
+
+/// CPU time of this thread.
+pub(crate) fn thread_cpu() -> RealSpan {
+    let cpu = clock_gettime(ClockId::ThreadCPUTime);
+    RealSpan(cpu.tv_sec as u64 * NS_PER_S + cpu.tv_nsec as u64)
+}
+
+/// Keeps a thread to its share.
+pub(crate) struct Keeper {
+    share: Share,
+    /// For what is beyond it; without one the thread pauses.
+    surplus: Option<Surplus>,
+    beyond: bool,
+    /// Since when the thread has been busy without a wait or a pause.
+    pub busy_since: RealNs,
+    /// How often the share was used up, and for how long in all.
+    pub yields: u64,
+    pub yielded: RealSpan,
+}
+
+impl Keeper {
+    /// For the calling thread.
+    pub fn new(surplus: Option<Surplus>) -> Keeper {
+        let (none, busy_since) = (RealSpan(0), monotonic_now());
+        Keeper { share: Share::new(SHARE_NS), surplus, beyond: false, busy_since, yields: 0, yielded: none }
+    }
+
+    /// Whether others may run in the middle of the thread's work.
+    pub fn is_beyond(&self) -> bool {
+        self.beyond
+    }
+
+    /// Call it after every turn of work. When the share is used up the thread pauses, or has a low priority for a while.
+    pub fn keep(&mut self) {
+        let now = monotonic_now();
+        if let (true, Some(surplus)) = (self.beyond, &self.surplus) {
+            match surplus.ended() {
+                None => {
+                    self.busy_since = now;
+                    return;
+                }
+                Some(ended) => {
+                    self.beyond = false;
+                    self.busy_since = self.busy_since.max(ended);
+                    self.share.begin_anew(thread_cpu(), now);
+                }
+            }
+        }
+        let mut busy = now.since(self.busy_since);
+        busy.0 += self.share.unbooked(busy, now, thread_cpu).0;
+        self.busy_since = now;
+        let Some(pause) = self.share.book(busy, now) else { return };
+        self.yields += 1;
+        self.yielded.0 += pause.0;
+        if let Some(surplus) = &self.surplus {
+            self.beyond = true;
+            surplus.begin(now.plus(pause));
+        } else {
+            thread::sleep(Duration::from_nanos(pause.0));
+            self.busy_since = monotonic_now();
+        }
     }
 }
 

@@ -77,9 +77,14 @@ pub(crate) fn unshare_net() -> io::Result<()> {
 
 /// SCHED_FIFO for the calling thread; threads it starts begin at normal priority.
 pub(crate) fn set_fifo(priority: i32) -> io::Result<()> {
+    set_policy(0, libc::SCHED_FIFO, priority)
+}
+
+/// A scheduling policy for a thread by its kernel id, 0 for the calling one; threads it starts begin at normal priority.
+pub(crate) fn set_policy(thread: i32, policy: libc::c_int, priority: i32) -> io::Result<()> {
     let param = libc::sched_param { sched_priority: priority };
-    // SAFETY: pid 0 is the calling thread, `param` is a valid sched_param that outlives the call.
-    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, &raw const param) })
+    // SAFETY: `param` is a valid sched_param that outlives the call; a thread that is gone is an error.
+    check(unsafe { libc::sched_setscheduler(thread, policy | libc::SCHED_RESET_ON_FORK, &raw const param) })
 }
 
 /// Blocks every signal in the calling thread, so that the process's handlers run elsewhere.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use diecast_core_net::{OFFLOAD_HEADER_BYTES, Run};
 use diecast_core_vtime::{RealNs, RealSpan, VirtNs};
@@ -18,8 +17,9 @@ use hdrhistogram::Histogram;
 
 use crate::clock::{FrameClock, monotonic_now};
 use crate::egress::ReceiveLedger;
-use crate::emulator::{settle, thread_cpu};
-use crate::share::{SHARE_NS, Share};
+use crate::emulator::settle;
+use crate::priority::Scheduling;
+use crate::share::{Keeper, thread_cpu};
 use crate::stats::lateness_histogram;
 
 const THREAD: &str = "diecast-net-w";
@@ -90,6 +90,10 @@ pub(crate) struct Hand {
     pub clock: Arc<dyn FrameClock>,
     /// Charges receivers for what the kernel does for them in the write.
     pub receivers: Option<Arc<dyn ReceiveLedger>>,
+    /// Its thread has real-time priority.
+    pub real_time: bool,
+    /// Not now, since it has used up its share.
+    pub beyond_share: bool,
     pub written: Written,
 }
 
@@ -101,7 +105,15 @@ impl Hand {
         receivers: Option<Arc<dyn ReceiveLedger>>,
     ) -> Hand {
         let written = Written::new(taps.len());
-        Hand { taps: taps.into_iter().map(Arc::new).map(Some).collect(), offload, clock, receivers, written }
+        Hand {
+            taps: taps.into_iter().map(Arc::new).map(Some).collect(),
+            offload,
+            clock,
+            receivers,
+            real_time: false,
+            beyond_share: false,
+            written,
+        }
     }
 
     /// Hands a frame to its NIC, where `now` is when; when that ended.
@@ -138,7 +150,13 @@ impl Hand {
     /// A write runs the node's stack: that is the node's work.
     fn write(&mut self, nic: usize, frames: u64, merged: bool, parts: &[IoSlice<'_>]) -> RealNs {
         let begun = monotonic_now();
-        let done = self.taps[nic].as_ref().is_some_and(|tap| rustix::io::writev(tap, parts).is_ok());
+        // Where others may run meanwhile, what they took is none of the node's.
+        let interrupted = !self.real_time || self.beyond_share;
+        let cpu = interrupted.then(thread_cpu);
+        let done = self.taps[nic].as_ref().is_some_and(|tap| match parts {
+            [one] => rustix::io::write(tap, one).is_ok(),
+            _ => rustix::io::writev(tap, parts).is_ok(),
+        });
         let ended = monotonic_now();
         if done {
             self.written.packets += frames;
@@ -146,9 +164,10 @@ impl Hand {
         } else {
             self.written.errors += frames;
         }
-        self.written.receive_work[nic].0 += ended.since(begun).0;
+        let took = cpu.map_or(ended.since(begun), |cpu| RealSpan(thread_cpu().0 - cpu.0));
+        self.written.receive_work[nic].0 += took.0;
         if let Some(receivers) = &self.receivers {
-            receivers.charge_receiver(nic, begun, ended);
+            receivers.charge_receiver(nic, begun, begun.plus(took));
         }
         ended
     }
@@ -182,8 +201,10 @@ impl Writers {
                 let left = Arc::new(AtomicUsize::new(0));
                 let (hand, left_there, give_back) = (hand.clone(), left.clone(), give_back.clone());
                 let thread = thread::Builder::new().name(THREAD.to_owned()).spawn(move || {
-                    settle(priority, None);
-                    serve(hand, &inbox, &left_there, &give_back);
+                    let (scheduling, keeper) = settle(priority, None);
+                    let mut hand = hand;
+                    hand.real_time = matches!(scheduling, Scheduling::Fifo { .. });
+                    serve(hand, keeper, &inbox, &left_there, &give_back);
                 })?;
                 Ok(Writer { orders, left, thread: Some(thread) })
             })
@@ -236,13 +257,11 @@ impl Drop for Writers {
     }
 }
 
-fn serve(mut hand: Hand, inbox: &Receiver<Order>, left: &AtomicUsize, give_back: &Sender<Vec<u8>>) {
-    let mut share = Share::new(SHARE_NS);
-    let mut busy_since = monotonic_now();
+fn serve(mut hand: Hand, mut keeper: Keeper, inbox: &Receiver<Order>, left: &AtomicUsize, give_back: &Sender<Vec<u8>>) {
     loop {
         let order = inbox.try_recv().ok().or_else(|| {
             let order = inbox.recv().ok();
-            busy_since = monotonic_now();
+            keeper.busy_since = monotonic_now();
             order
         });
         match order {
@@ -261,14 +280,8 @@ fn serve(mut hand: Hand, inbox: &Receiver<Order>, left: &AtomicUsize, give_back:
             }
             None => return,
         }
-        let now = monotonic_now();
-        let busy = now.since(busy_since);
-        busy_since = now;
-        if let Some(pause) = share.book(busy, now) {
-            thread::sleep(Duration::from_nanos(pause.0));
-            busy_since = monotonic_now();
-            hand.written.yields += 1;
-            hand.written.yielded.0 += pause.0;
-        }
+        keeper.keep();
+        hand.beyond_share = keeper.is_beyond();
+        (hand.written.yields, hand.written.yielded) = (keeper.yields, keeper.yielded);
     }
 }

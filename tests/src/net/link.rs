@@ -1,5 +1,6 @@
 //! Two nodes with pipes between them, and who moves their frames: the emulator or a plain forwarder.
 
+use std::fs::File;
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,6 +12,7 @@ use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
     Emulator, EmulatorConfig, HostNetError, NicKind, SharedFrame, create_netns, in_netns, monotonic_now, prepare_node,
 };
+use diecast_host_sys::idle;
 use diecast_host_sys::time::{allowed_cpus, only_when_idle, pin_to};
 
 use super::inject::{Counters, Injector, PORT, become_fifo, forward, frame, large_frame};
@@ -24,7 +26,7 @@ pub struct Nodes {
     pub netns: Vec<OwnedFd>,
     pub tdf: Tdf,
     taps: Vec<OwnedFd>,
-    _awake: Vec<Task>,
+    _awake: Awake,
 }
 
 /// A thread that ends when this is dropped.
@@ -57,7 +59,20 @@ fn spin(stop: &AtomicBool) {
 }
 
 /// Keeps the cores from halting, as every lab does.
-fn awake() -> Vec<Task> {
+enum Awake {
+    /// Idle cores poll while this is open.
+    Polls {
+        _file: File,
+    },
+    Spins {
+        _tasks: Vec<Task>,
+    },
+}
+
+fn awake() -> Awake {
+    if let (Some(_), Ok(file)) = (idle::driver(), idle::have_cores_poll()) {
+        return Awake::Polls { _file: file };
+    }
     let on = |cpu: usize| {
         Task::start(move |stop| {
             if pin_to(&[cpu]).is_ok() && only_when_idle().is_ok() {
@@ -65,7 +80,7 @@ fn awake() -> Vec<Task> {
             }
         })
     };
-    cores().iter().copied().map(on).collect()
+    Awake::Spins { _tasks: cores().iter().copied().map(on).collect() }
 }
 
 /// So many busy threads on the emulator's core.
