@@ -85,16 +85,24 @@ fn gdb_attaches_to_what_runs_and_lets_go_of_it() {
     assert!(r.real.as_secs_f64() >= 20.0, "{:?}", r.real);
 }
 
-/// It waits in vfork for what it would have to trace.
+/// gdb asks in vfork for what it starts, and waits for two images: the shell's and the program's.
 #[test]
-fn gdb_is_told_that_it_can_start_nothing() {
+fn gdb_starts_a_program_in_the_frame() {
     let Some(gdb) = tool("gdb") else { return };
-    let r = traced(&UNMETERED, &[&gdb, "-batch", "-nx", "-x", GDB_COMMANDS, "-ex", "run", "--args", "sleep", "0.2"]);
-    assert!(
-        r.stderr.contains("Operation not permitted") || r.text().contains("not permitted"),
-        "{} {}",
-        r.text(),
-        r.stderr
-    );
-    assert!(r.real.as_secs_f64() < 20.0, "{:?}", r.real);
+    let program = c("debugged", false);
+    // Half a core has to be metered.
+    for (options, said) in [(UNMETERED, false), (["--speed", "5"], true)] {
+        let commands = "-ex|break middle|-ex|run|-ex|print number|-ex|backtrace|-ex|continue|-ex|info breakpoints";
+        let mut command = vec![gdb.as_str(), "-batch", "-nx", "-x", GDB_COMMANDS];
+        command.extend(commands.split('|'));
+        command.push(&program);
+        let r = traced(&options, &command);
+        let out = format!("{}{}", r.text(), r.stderr);
+        assert!(out.contains("Breakpoint 1, middle (number=41)"), "{out}");
+        assert!(out.contains("$1 = 41") && out.contains(" main ("), "{out}");
+        assert!(out.contains("slept 0.2 s") && out.contains("exited with code 07"), "{out}");
+        assert!(out.contains("breakpoint already hit 1 time"), "{out}");
+        assert!(r.real.as_secs_f64() >= 2.0, "{:?}", r.real);
+        assert_eq!(out.contains("is traced by gdb"), said, "{out}");
+    }
 }

@@ -37,7 +37,11 @@ pub fn c(name: &str, linked_static: bool) -> String {
     let out = if linked_static { format!("{name}-static") } else { name.to_owned() };
     let path = built(&out, &[&source, "guest.h"], |dir, out| {
         let mut c = Command::new("cc");
-        c.args(["-O1", "-Wall", "-Wno-nonnull"]).arg("-o").arg(out).arg(dir.join(&source)).args(["-lrt", "-lpthread"]);
+        c.args(["-O1", "-g", "-Wall", "-Wno-nonnull"])
+            .arg("-o")
+            .arg(out)
+            .arg(dir.join(&source))
+            .args(["-lrt", "-lpthread"]);
         if linked_static {
             c.arg("-static");
         }

@@ -358,6 +358,53 @@ pub struct BeginArgs {
 
 const _: () = assert!(offset_of!(BeginArgs, entry) == 64 && offset_of!(BeginArgs, rsp) == 72);
 
+/// A `ucontext_t` for rt_sigreturn, with which an image begins that is traced from its first instruction on.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TracedStart {
+    pub flags: u64,
+    pub link: u64,
+    pub stack: [u64; 3],
+    /// r8 to r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, rflags, segments, and four that count for nothing.
+    pub regs: [u64; 23],
+    /// No state of the floating-point unit: it begins as new.
+    pub fpstate: u64,
+    /// In a part that the kernel ignores: SIGTRAP.
+    pub trap_mask: u64,
+    pub reserved: [u64; 7],
+    pub sigmask: u64,
+}
+
+impl TracedStart {
+    /// `code_segment` and `stack_segment` are those of the new image.
+    pub fn new(rip: u64, rsp: u64, rflags: u64, code_segment: u64, stack_segment: u64, sigmask: u64) -> TracedStart {
+        const SS_DISABLE: u64 = 2;
+        const SIGTRAP_BIT: u64 = 1 << 4;
+        let mut regs = [0; 23];
+        (regs[15], regs[16], regs[17], regs[18]) = (rsp, rip, rflags, code_segment | stack_segment << 48);
+        let (stack, trap_mask) = ([0, SS_DISABLE, 0], SIGTRAP_BIT);
+        TracedStart { flags: 0, link: 0, stack, regs, fpstate: 0, trap_mask, reserved: [0; 7], sigmask }
+    }
+
+    /// As it lies in memory.
+    pub fn words(&self) -> [u64; 38] {
+        let mut words = [0; 38];
+        (words[0], words[1]) = (self.flags, self.link);
+        words[2..5].copy_from_slice(&self.stack);
+        words[5..28].copy_from_slice(&self.regs);
+        (words[28], words[29]) = (self.fpstate, self.trap_mask);
+        words[30..37].copy_from_slice(&self.reserved);
+        words[37] = self.sigmask;
+        words
+    }
+}
+
+const _: () = assert!(size_of::<TracedStart>() == 38 * 8 && offset_of!(TracedStart, trap_mask) == 29 * 8);
+const _: () = assert!(offset_of!(TracedStart, sigmask) == 37 * 8);
+
+/// Second argument of the PTRACE_TRACEME that the blob makes for a program.
+pub const TRACED_MAGIC: u64 = 0xd1ec_a500_a5c5_0002;
+
 /// First argument of the execve by which a traced process asks for its node's memory: no address of any program's.
 pub const ASKS_MAGIC: u64 = 0xd1ec_a500_a5c5_0001;
 

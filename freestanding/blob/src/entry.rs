@@ -10,7 +10,7 @@ use core::mem::offset_of;
 
 use diecast_core_abi::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, NODE_PAGE_ADDR, NodePage, OwnPage, PROC_PAGE_ADDR, ProcPage,
-    TRAP_MAGIC,
+    TRACED_MAGIC, TRAP_MAGIC, TracedStart,
 };
 use diecast_core_syscalls::nr::CLONE3;
 
@@ -370,6 +370,37 @@ diecast_blob_begin:
     ud2
     .size diecast_blob_begin, . - diecast_blob_begin
 
+    .globl diecast_blob_trace
+    .type diecast_blob_trace, @function
+    # Where a new image begins whose parent asked in vfork to trace it: rsp = TracedStart. From here on it is traced, and
+    # its first instruction waits for its tracer.
+diecast_blob_trace:
+    xor edi, edi
+    movabs rsi, {traced_magic}
+    mov eax, 101
+    syscall
+    # The trap must not come before the program's registers are back.
+    xor edi, edi
+    lea rsi, [rsp + {trap_mask}]
+    xor edx, edx
+    mov r10d, 8
+    mov eax, 14
+    syscall
+    mov eax, 39
+    syscall
+    mov ebx, eax
+    mov eax, 186
+    syscall
+    mov edi, ebx
+    mov esi, eax
+    mov edx, 5
+    mov eax, 234
+    syscall
+    mov eax, 15
+    syscall
+    ud2
+    .size diecast_blob_trace, . - diecast_blob_trace
+
     .globl diecast_timers
     .type diecast_timers, @function
     # Called by the supervisor in a stopped process, on the stack of its page: rdi = 0 holds its timers, 1 sets them
@@ -395,6 +426,8 @@ diecast_timers:
     handled = const HANDLED_ADDR,
     generation = const GENERATION_ADDR,
     restart = const RESTART,
+    traced_magic = const TRACED_MAGIC,
+    trap_mask = const offset_of!(TracedStart, trap_mask),
 );
 
 /// A system call whose time was translated by one generation of the frame's map.

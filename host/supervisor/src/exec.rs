@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR};
+use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -94,6 +94,14 @@ macro_rules! stop {
     };
 }
 
+/// How a new image begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Begins {
+    Free,
+    /// Traced by its parent, which asked for that in vfork; it has no meter.
+    Traced,
+}
+
 /// Carries one exec through. Blocks for its length, about 300 µs. A process that is killed on the way is gone at
 /// whatever request meets it first.
 pub fn carry(
@@ -102,8 +110,9 @@ pub fn carry(
     node: &NodeFrame,
     kernel: &KernelVdso,
     lineage: u64,
+    begins: Begins,
 ) -> Result<Outcome, ExecError> {
-    match attempt(listener, n, node, kernel, lineage) {
+    match attempt(listener, n, node, kernel, lineage, begins) {
         Err(ExecError::Io(e)) if e.raw_os_error() == Some(libc::ESRCH) => {
             // Takes its end, which must not be the next exec's.
             while let Wait::Stopped(s) = ptrace::wait()? {
@@ -134,6 +143,7 @@ fn attempt(
     node: &NodeFrame,
     kernel: &KernelVdso,
     lineage: u64,
+    begins: Begins,
 ) -> Result<Outcome, ExecError> {
     let tid = n.tid();
     let give_up = Instant::now() + OUR_OWN_PATIENCE;
@@ -170,7 +180,7 @@ fn attempt(
     };
     // The call is not over at the exec event: its return value would overwrite a register.
     let s = stop!(s, |s| s.resume_to_syscall(0));
-    match into_frame(s, fd as u64, node, kernel, lineage) {
+    match into_frame(s, fd as u64, node, kernel, lineage, begins) {
         Ok(o) => Ok(o),
         Err(e) => {
             // Half in a frame is worse than not at all.
@@ -297,7 +307,14 @@ fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
     }
 }
 
-fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineage: u64) -> Result<Outcome, ExecError> {
+fn into_frame(
+    s: Stopped,
+    fd: u64,
+    node: &NodeFrame,
+    kernel: &KernelVdso,
+    lineage: u64,
+    begins: Begins,
+) -> Result<Outcome, ExecError> {
     let tid = s.tid();
     if s.why != Why::Syscall {
         return Err(ExecError::Stop { tid, why: s.why, during: "leaving execve" });
@@ -353,11 +370,18 @@ fn into_frame(s: Stopped, fd: u64, node: &NodeFrame, kernel: &KernelVdso, lineag
         return Err(ExecError::Guest { tid, what: "initialising the blob", errno: -result });
     }
 
+    let mask = mask & !node.never_masked();
     let mut back = regs;
     back.orig_rax = u64::MAX;
+    if begins == Begins::Traced {
+        let start = TracedStart::new(regs.rip, regs.rsp, regs.eflags, regs.cs, regs.ss, mask);
+        let trace = image::offset("diecast_blob_trace").ok_or(ExecError::NoVdso(tid))?;
+        s.poke(GuestPtr(at), &start.words())?;
+        (back.rsp, back.rip) = (at, BLOB_ADDR + trace);
+    }
     s.set_regs(&back)?;
-    s.set_sigmask(mask & !node.never_masked())?;
-    let meter = if node.cpu.metered {
+    s.set_sigmask(mask)?;
+    let meter = if node.cpu.metered && begins == Begins::Free {
         // Handlers are installed: only now may the event fire.
         let m = Meter::open(tid, node.cpu.grain_ns, METER_MAGIC, node.cpu.count_kernel)
             .map_err(|source| ExecError::Meter { tid, source })?;

@@ -14,7 +14,7 @@ use diecast_host_sys::seccomp::Notification;
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
 
-use crate::exec::{self, ExecError, Outcome};
+use crate::exec::{self, Begins, ExecError, Outcome};
 use crate::frame::NodeFrame;
 use crate::load::LoadWatch;
 use crate::traced;
@@ -139,6 +139,8 @@ struct Loop {
     suspects: BTreeMap<(usize, i32), u32>,
     /// Nodes of which it was said that a process is traced.
     told: BTreeSet<usize>,
+    /// Processes that asked for their parent as a tracer while it waited for them in vfork.
+    to_be_traced: BTreeSet<i32>,
     scans: u64,
     next_lineage: u64,
     next_scan_ns: u64,
@@ -156,6 +158,7 @@ impl Loop {
             lineages: BTreeMap::new(),
             suspects: BTreeMap::new(),
             told: BTreeSet::new(),
+            to_be_traced: BTreeSet::new(),
             scans: 0,
             next_lineage: 1,
             next_scan_ns: time::monotonic_ns() + SCAN_EVERY_NS,
@@ -202,6 +205,7 @@ impl Loop {
 
     fn serve(&mut self, index: usize) {
         let l = &self.listeners[index];
+        let at = l.node;
         let Ok(n) = seccomp::receive(&l.fd) else { return };
         let node = self.nodes[l.node].clone();
         if traced::asks(&n) {
@@ -219,13 +223,21 @@ impl Loop {
         let began = time::monotonic_ns();
         let lineage = self.next_lineage;
         self.next_lineage += 1;
-        let counts = &self.shared.counts;
-        match exec::carry(&l.fd, &n, &node, &self.kernel, lineage) {
+        let shared = self.shared.clone();
+        let counts = &shared.counts;
+        let pid = if self.to_be_traced.is_empty() { None } else { traced::process_of(n.tid()) };
+        let pid = pid.filter(|pid| self.to_be_traced.contains(&pid.0) && traced::parent_waits(n.tid()));
+        let begins = if pid.is_some() { Begins::Traced } else { Begins::Free };
+        match exec::carry(&l.fd, &n, &node, &self.kernel, lineage, begins) {
             Ok(Outcome::Framed { meter }) => {
+                if let Some(pid) = pid {
+                    self.to_be_traced.remove(&pid.0);
+                    self.tell_of_tracer(at, pid);
+                }
                 counts.execs.fetch_add(1, Ordering::Relaxed);
                 counts.exec_ns.fetch_add(time::monotonic_ns() - began, Ordering::Relaxed);
                 if let Some(meter) = meter {
-                    self.lineages.insert((l.node, lineage), Lineage { meter, unseen: 0, off: false });
+                    self.lineages.insert((at, lineage), Lineage { meter, unseen: 0, off: false });
                     counts.open_meters.store(self.lineages.len() as u64, Ordering::Relaxed);
                 }
             }
@@ -245,6 +257,12 @@ impl Loop {
     fn serve_traced(&mut self, index: usize, n: &Notification) {
         let (tid, at) = (n.tid(), self.listeners[index].node);
         let node = self.nodes[at].clone();
+        if traced::wants_tracer(n) && !traced::asks_again(n) && traced::parent_waits(tid) {
+            // Its memory and its meter are its parent's until it execs.
+            self.to_be_traced.extend(traced::process_of(tid).map(|pid| pid.0));
+            let _ = seccomp::answer(&self.listeners[index].fd, n, 0);
+            return;
+        }
         let mut head = [0u64; 3];
         if node.cpu.metered
             && memory::read_words(tid, GuestPtr(PROC_PAGE_ADDR), &mut head).is_ok()
@@ -259,12 +277,7 @@ impl Loop {
             return;
         }
         if traced::wants_tracer(n) {
-            let listener = &self.listeners[index].fd;
-            let _ = if traced::parent_waits(tid) {
-                seccomp::fail(listener, n, libc::EPERM)
-            } else {
-                seccomp::let_continue(listener, n)
-            };
+            let _ = seccomp::let_continue(&self.listeners[index].fd, n);
             return;
         }
         self.tell_of_tracer(at, tid);
@@ -317,7 +330,8 @@ impl Loop {
             return;
         }
         let name = |tid: Tid| std::fs::read_to_string(format!("/proc/{}/comm", tid.0)).unwrap_or_default();
-        let tracer = exec::tracer_of(pid).map(name).unwrap_or_default();
+        // One that is yet to be traced has its parent for a tracer.
+        let tracer = exec::tracer_of(pid).or_else(|| traced::parent_of(pid)).map(name).unwrap_or_default();
         self.shared.counts.outside.fetch_add(1, Ordering::Relaxed);
         self.shared.counts.problem(format!(
             "node {}: process {} ({}) is traced by {}: its CPU time is not metered meanwhile",
@@ -378,6 +392,7 @@ impl Loop {
             }
         }
         self.suspects = suspects;
+        self.to_be_traced.retain(|pid| traced::parent_waits(Tid(*pid)));
         if looks_for_tracers {
             self.switch_traced(&traced);
         }

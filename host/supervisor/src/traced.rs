@@ -11,7 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diecast_core_abi::{
-    ASKS_MAGIC, BEGIN_LEN_MAX, BLOB_ADDR, BeginArgs, InitArgs, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR,
+    ASKS_MAGIC, BEGIN_LEN_MAX, BLOB_ADDR, BeginArgs, InitArgs, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TRACED_MAGIC,
 };
 use diecast_host_sys::ptrace::{self, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -37,15 +37,26 @@ pub fn wants_tracer(n: &Notification) -> bool {
     n.nr == SYS_PTRACE
 }
 
+/// Whether it is the blob that does, on behalf of a program that has asked before.
+pub fn asks_again(n: &Notification) -> bool {
+    n.args[1] == TRACED_MAGIC
+}
+
 /// Whether a thread's parent waits in vfork until it execs: it could trace nothing meanwhile, and each trapped call stops
-/// what is traced.
+/// what is traced. So what asks for it is traced from its next image's first instruction on.
 pub fn parent_waits(tid: Tid) -> bool {
-    let field = |pid: i32, n: usize| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(") ")?.1.split(' ').nth(n).map(str::to_owned)
-    };
-    let parent = field(tid.0, 1).and_then(|p| p.parse().ok());
-    parent.and_then(|p| field(p, 0)).is_some_and(|state| state == "D")
+    parent_of(tid).and_then(|parent| stat_field(parent, 0)).is_some_and(|state| state == "D")
+}
+
+/// The process that a thread's own was started by.
+pub fn parent_of(tid: Tid) -> Option<Tid> {
+    stat_field(tid, 1)?.parse().ok().map(Tid)
+}
+
+/// A field of /proc/PID/stat, counted from the state behind the name.
+fn stat_field(tid: Tid, n: usize) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", tid.0)).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(n).map(str::to_owned)
 }
 
 /// Whether a notification is a traced process's question for its node's memory.
