@@ -124,9 +124,9 @@ SA_RESTART end late, never early, where the TDF fell during that handler.
 const TRACERS: &str = "
 ## Debuggers
 
-strace works inside a frame, and what it starts is in it too. gdb attaches to what runs (`gdb -x docs/diecast.gdb -p PID`, \
-which lets SIGSYS pass); it can't start programs there (ptrace fails with EPERM), since it waits for them in vfork while \
-each trapped call stops them.
+strace and gdb work inside a frame, and what they start is in it too. gdb needs `-x docs/diecast.gdb`, which lets SIGSYS pass: \
+each trapped call is one. Where a program that is traced already execs, its first 128 bytes of instructions are the frame's \
+until it goes on from its first one: `starti` shows them, and a breakpoint there is lost.
 
 - A process that is traced has no CPU meter, and the run says so: it runs at the host's speed. One that is attached to loses \
 its meter within a second, and until then each hit is a SIGTRAP that its tracer sees. Its tracer and all that both have \
