@@ -29,8 +29,13 @@ const CURVE_MIN: f64 = 100.0;
 const PRIOR_DEVIATION: f64 = 0.25;
 const PRIOR_BURSTS_MIN: f64 = 0.05;
 const PRIOR_BURSTS_MAX: f64 = 30.0;
+/// Before anything of a kind of wait is seen, it grows as all nodes' do, give or take this part of their growth (a standard
+/// deviation).
+const KINSHIP_DEVIATION: f64 = 0.5;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
+/// Growth that chance alone would show counts for nothing, and what is seen is less certain by so many times as much.
+const CHANCE: f64 = 2.0;
 
 /// Bursts of a node by what its thread had waited for and by how long the node had not run before.
 #[derive(Clone, PartialEq, Debug)]
@@ -102,34 +107,87 @@ impl Bursts {
 fn curve_of_kind(of_kind: &[Cell], others: &[f64; GAP_BINS]) -> [f64; GAP_BINS] {
     let at_evidence: f64 = of_kind.iter().map(|c| c.count * others[c.bin]).sum();
     let level_ns = of_kind.iter().map(|c| c.cpu_ns).sum::<f64>() / at_evidence;
-    let mut curve = others.map(|o| o * level_ns);
-    let prior = prior_bursts(of_kind);
+    let spread = Spread::of(of_kind);
+    let kinship = kinship(of_kind, others, level_ns, spread.variance_us2 * 1e6);
+    let level_of_all = at_evidence / of_kind.iter().map(|c| c.count).sum::<f64>();
+    let of_others = others.map(|o| (level_of_all + kinship * (o - level_of_all)) * level_ns);
+    let mut curve = of_others;
+    let prior = spread.prior_bursts();
     let mut weight = [prior; GAP_BINS];
+    let (mut own, mut count) = (of_others, [0.0; GAP_BINS]);
     for c in of_kind {
+        (own[c.bin], count[c.bin]) = (c.cpu_ns / c.count, c.count);
         weight[c.bin] += c.count;
         curve[c.bin] = (c.cpu_ns + curve[c.bin] * prior) / weight[c.bin];
     }
     never_falling(&mut curve, &weight);
+    never_falling(&mut own, &count);
+    let part = beyond_chance(&own, &of_others, &count, spread.variance_us2 * 1e6);
+    for (value, other) in curve.iter_mut().zip(of_others) {
+        *value = other + part * (*value - other);
+    }
     let bursts: f64 = of_kind.iter().map(|c| c.count).sum();
     let mean_ns = of_kind.iter().map(|c| c.count * curve[c.bin]).sum::<f64>() / bursts;
     curve.map(|v| if mean_ns > 0.0 { v / mean_ns } else { 1.0 })
 }
 
-/// How many bursts of a kind what all nodes show counts for: those whose mean is known to [`PRIOR_DEVIATION`], by how much
-/// bursts after sleeps of one bin differ.
-fn prior_bursts(of_kind: &[Cell]) -> f64 {
-    let (mut bursts, mut varied_us2, mut sum_us) = (0.0, 0.0, 0.0);
-    for c in of_kind {
-        let mean_us = c.cpu_ns / c.count / 1e3;
-        bursts += c.count;
-        sum_us += c.cpu_ns / 1e3;
-        varied_us2 += (c.square_us2 - c.count * mean_us * mean_us).max(0.0);
+/// How much of the growth that all nodes show a kind of wait has too, 0 to 1, by what can be seen of both: the slope of its
+/// means over those of all, about 1 where little is seen ([`KINSHIP_DEVIATION`]).
+fn kinship(of_kind: &[Cell], others: &[f64; GAP_BINS], level_ns: f64, variance: f64) -> f64 {
+    let bursts: f64 = of_kind.iter().map(|c| c.count).sum();
+    let mean = |value: &dyn Fn(&Cell) -> f64| of_kind.iter().map(|c| c.count * value(c)).sum::<f64>() / bursts;
+    let (of_all, own) = (|c: &Cell| others[c.bin] * level_ns, |c: &Cell| c.cpu_ns / c.count);
+    let (mean_of_all, mean_own) = (mean(&of_all), mean(&own));
+    let varies = mean(&|c| (of_all(c) - mean_of_all) * (of_all(c) - mean_of_all)) * bursts;
+    let together = mean(&|c| (of_all(c) - mean_of_all) * (own(c) - mean_own)) * bursts;
+    // Bayes' rule for two normal distributions.
+    let expected = variance / (KINSHIP_DEVIATION * KINSHIP_DEVIATION);
+    if varies + expected > 0.0 { ((together + expected) / (varies + expected)).clamp(0.0, 1.0) } else { 1.0 }
+}
+
+/// How much of the difference between a rising curve that was fitted to means of `count` values and another is more than
+/// chance: 0 to 1.
+///
+/// A fit that can only rise finds growth in noise. With values of that variance the differences' weighted squares would by
+/// chance be about one for each step of the fit, so a share of [`CHANCE`] times that is no evidence (as in James and Stein's
+/// estimator).
+fn beyond_chance(fitted: &[f64; GAP_BINS], from: &[f64; GAP_BINS], count: &[f64; GAP_BINS], variance: f64) -> f64 {
+    let known = || (0..GAP_BINS).filter(|b| count[*b] > 0.0);
+    let squares: f64 = known().map(|b| count[b] * (fitted[b] - from[b]) * (fitted[b] - from[b])).sum();
+    let steps = known().zip(known().skip(1)).filter(|(a, b)| fitted[*a] < fitted[*b]).count();
+    let by_chance = CHANCE * steps.max(1) as f64 * variance;
+    if squares > by_chance { 1.0 - by_chance / squares } else { 0.0 }
+}
+
+/// How much bursts of one kind differ that came after sleeps of one bin.
+struct Spread {
+    variance_us2: f64,
+    mean_us: f64,
+}
+
+impl Spread {
+    fn of(of_kind: &[Cell]) -> Spread {
+        let (mut bursts, mut varied_us2, mut sum_us) = (0.0, 0.0, 0.0);
+        for c in of_kind {
+            let mean_us = c.cpu_ns / c.count / 1e3;
+            bursts += c.count;
+            sum_us += c.cpu_ns / 1e3;
+            varied_us2 += (c.square_us2 - c.count * mean_us * mean_us).max(0.0);
+        }
+        // A mean takes one of the values' freedom.
+        let freedom = (bursts - of_kind.len() as f64).max(1.0);
+        Spread { variance_us2: varied_us2 / freedom, mean_us: sum_us / bursts }
     }
-    // A mean takes one of the values' freedom.
-    let freedom = (bursts - of_kind.len() as f64).max(1.0);
-    let mean_us = sum_us / bursts;
-    let relative = varied_us2 / freedom / (mean_us * mean_us).max(1e-6);
-    (relative / (PRIOR_DEVIATION * PRIOR_DEVIATION)).clamp(PRIOR_BURSTS_MIN, PRIOR_BURSTS_MAX)
+
+    fn relative_variance(&self) -> f64 {
+        self.variance_us2 / (self.mean_us * self.mean_us).max(1e-6)
+    }
+
+    /// How many bursts what all nodes show counts for: those whose mean is known to [`PRIOR_DEVIATION`].
+    fn prior_bursts(&self) -> f64 {
+        let bursts = self.relative_variance() / (PRIOR_DEVIATION * PRIOR_DEVIATION);
+        bursts.clamp(PRIOR_BURSTS_MIN, PRIOR_BURSTS_MAX)
+    }
 }
 
 /// The curve of several nodes together, in which each kind of wait of each node counts by its bursts, not by their size.
@@ -138,9 +196,17 @@ pub fn curve_of_all<'a>(nodes: impl Iterator<Item = &'a Bursts>) -> [f64; GAP_BI
     let mut all: Vec<Cell> = Vec::new();
     // Of each kind of each node: CPU time and bursts.
     let mut sums: Vec<(f64, f64)> = Vec::new();
+    // Bursts, and the sum of their squares' differences from their means', in mean bursts.
+    let (mut bursts_of_all, mut varied) = (0.0, 0.0);
     for (node, bursts) in nodes.enumerate() {
         sums.resize((node + 1) * WAIT_KINDS, (0.0, 0.0));
-        for cell in cells(bursts) {
+        let own = cells(bursts);
+        for of_kind in own.chunk_by(|a, b| a.kind == b.kind) {
+            let count: f64 = of_kind.iter().map(|c| c.count).sum();
+            bursts_of_all += count;
+            varied += count * Spread::of(of_kind).relative_variance();
+        }
+        for cell in own {
             let kind = node * WAIT_KINDS + cell.kind;
             sums[kind].0 += cell.cpu_ns;
             sums[kind].1 += cell.count;
@@ -153,6 +219,12 @@ pub fn curve_of_all<'a>(nodes: impl Iterator<Item = &'a Bursts>) -> [f64; GAP_BI
     }
     let Fit { mut curve, weight } = Fit::of(&all);
     never_falling(&mut curve, &weight);
+    let known: f64 = weight.iter().sum();
+    if known > 0.0 {
+        let mean = curve.iter().zip(&weight).map(|(v, w)| v * w).sum::<f64>() / known;
+        let part = beyond_chance(&curve, &[mean; GAP_BINS], &weight, varied / bursts_of_all);
+        curve = curve.map(|v| mean + part * (v - mean));
+    }
     curve
 }
 
@@ -339,6 +411,57 @@ mod tests {
         };
         assert!(largest(0.001) < 0.02, "{}", largest(0.001));
         assert!((0.2..0.5).contains(&largest(1.0)), "{}", largest(1.0));
+    }
+
+    /// Bursts of 5 ms that differ by as much, whatever the sleep before: a hundred of them, and ten thousand.
+    #[test]
+    fn what_chance_shows_is_no_growth() {
+        // Any fixed sequence will do: exponential sizes, so that the deviation is the mean.
+        let mut state = 7u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((state >> 11) as f64 + 1.0) / (1u64 << 53) as f64
+        };
+        let mut mean_of_largest = |bursts: usize, growth: f64| {
+            let labs = 40;
+            let mut sum = 0.0;
+            for _ in 0..labs {
+                let mut own = Bursts::default();
+                for _ in 0..bursts {
+                    let bin = 9 + (random() * 8.0) as usize;
+                    let us = -random().ln() * 5_000.0 * if bin < 13 { 1.0 } else { growth };
+                    own.count[3][bin] += 1.0;
+                    own.cpu_ns[3][bin] += us * 1e3;
+                    own.square_us2[3][bin] += us * us;
+                }
+                let d = discounts(&own.curve(&curve_of_all([&own].into_iter())), 10.0);
+                sum += f64::from(*d.iter().max().unwrap()) / WHOLE as f64;
+            }
+            sum / f64::from(labs)
+        };
+        let (few, many) = (mean_of_largest(120, 1.0), mean_of_largest(10_000, 1.0));
+        assert!(few < 0.06 && many < 0.01, "{few} and {many}");
+        let (seen, clear) = (mean_of_largest(1_000, 1.3), mean_of_largest(10_000, 1.3));
+        assert!((0.1..0.26).contains(&seen) && (0.18..0.26).contains(&clear), "{seen} and {clear}");
+    }
+
+    /// A server's bursts are all of one size after sleeps of 1 ms and more; shorter ones it has none. Its client's double.
+    #[test]
+    fn growth_that_a_kind_does_not_have_where_it_is_seen_it_does_not_have_elsewhere() {
+        let others = core::array::from_fn(|bin| if bin < 9 { 0.5 } else { 1.0 + 0.1 * (bin.min(16) as f64 - 9.0) });
+        let largest = |sizes_us: [f64; 2], bins: core::ops::Range<usize>| {
+            let mut own = Bursts::default();
+            for bin in bins {
+                own.count[3][bin] = 30.0;
+                own.cpu_ns[3][bin] = 15.0 * (sizes_us[0] + sizes_us[1]) * 1e3;
+                own.square_us2[3][bin] = 15.0 * (sizes_us[0] * sizes_us[0] + sizes_us[1] * sizes_us[1]);
+            }
+            f64::from(*discounts(&own.curve(&others), 10.0)[11..13].iter().max().unwrap()) / WHOLE as f64
+        };
+        assert!(largest([1000.0; 2], 9..17) < 0.01, "{}", largest([1000.0; 2], 9..17));
+        assert!(largest([500.0, 1500.0], 9..17) < 0.2, "{}", largest([500.0, 1500.0], 9..17));
+        // Where all nodes' don't grow, nothing is seen.
+        assert!(largest([500.0, 1500.0], 16..20) > 0.3, "{}", largest([500.0, 1500.0], 16..20));
     }
 
     /// Sleeps whose TDF-th is shorter than any that tells something are taken for the shortest that do.
