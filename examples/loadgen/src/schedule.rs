@@ -23,6 +23,9 @@ pub struct ScheduleSpec {
     pub seed: u64,
     /// Tells generators of one seed apart, such as the two load nodes of one experiment.
     pub stream: String,
+    /// What the stream would bring for so long at the full rate is left out: generators that leave out each other's part
+    /// share one stream.
+    pub skip_ns: u64,
     pub length_ns: u64,
     /// The rate rises evenly from nothing for so long.
     pub ramp_ns: u64,
@@ -49,11 +52,16 @@ impl ScheduleSpec {
         let mut full_rate_ns = 0.0;
         loop {
             full_rate_ns += -libm::log(gaps.unit()) * mean_gap_ns;
-            let at_ns = self.ramped(full_rate_ns);
+            let path = self.paths.draw(&mut choices);
+            let since_ns = full_rate_ns - self.skip_ns as f64;
+            if since_ns < 0.0 {
+                continue;
+            }
+            let at_ns = self.ramped(since_ns);
             if at_ns >= self.length_ns as f64 {
                 return arrivals;
             }
-            arrivals.push(Arrival { at_ns: at_ns as u64, path: self.paths.draw(&mut choices) });
+            arrivals.push(Arrival { at_ns: at_ns as u64, path });
         }
     }
 }
@@ -127,6 +135,7 @@ mod tests {
             seed,
             stream: stream.to_owned(),
             length_ns: 100_000_000_000,
+            skip_ns: 0,
             ramp_ns: 0,
             paths: Paths::Items(1000),
         }
@@ -166,6 +175,18 @@ mod tests {
         (26_038_372, "/item/263?quantity=2"),
         (28_395_108, "/item/113?quantity=3"),
     ];
+
+    #[test]
+    fn windows_of_one_stream_make_the_whole() {
+        let whole = ScheduleSpec { length_ns: 8_000_000_000, ..spec(300.0, 7, "all") }.arrivals();
+        let window = |k: u64| {
+            let part = ScheduleSpec { skip_ns: k * 2_000_000_000, length_ns: 2_000_000_000, ..spec(300.0, 7, "all") };
+            part.arrivals().into_iter().map(move |a| Arrival { at_ns: a.at_ns + k * 2_000_000_000, ..a })
+        };
+        let parts: Vec<Arrival> = (0..4).flat_map(window).collect();
+        assert_eq!(parts.len(), whole.len());
+        assert!(parts.iter().zip(&whole).all(|(a, b)| a.path == b.path && a.at_ns.abs_diff(b.at_ns) <= 1));
+    }
 
     #[test]
     fn seed_stream_and_rate_decide_the_schedule() {

@@ -61,6 +61,7 @@ fn work_together() {
         seed: 7,
         stream: "load-1".to_owned(),
         length_ns: 2500 * MS,
+        skip_ns: 0,
         ramp_ns: 0,
         paths,
     };
@@ -210,8 +211,15 @@ fn nobody_listening_is_an_error_of_each_request() {
 
 /// Runs the client in this process; the schedule is that of seed 1.
 fn load(address: SocketAddr, rate_per_s: f64, length_ns: u64, change: impl FnOnce(&mut ClientOptions)) -> ClientReport {
-    let spec =
-        ScheduleSpec { rate_per_s, seed: 1, stream: String::new(), length_ns, ramp_ns: 0, paths: Paths::Items(10) };
+    let spec = ScheduleSpec {
+        rate_per_s,
+        seed: 1,
+        stream: String::new(),
+        skip_ns: 0,
+        length_ns,
+        ramp_ns: 0,
+        paths: Paths::Items(10),
+    };
     let mut options = ClientOptions {
         address,
         host: address.to_string(),

@@ -31,6 +31,9 @@ struct Args {
     /// Load before the measure window, such as 5s
     #[arg(long, env = "DIECAST_WARM_UP", default_value = "5s", value_parser = units::parse_time_ns)]
     warm_up: u64,
+    /// Leave out what the seed's stream brings for so long, such as 4s: several generators then share one stream
+    #[arg(long, default_value = "0s", value_parser = units::parse_time_ns)]
+    skip: u64,
     /// In this part of the warm-up, 0 to 1, the rate rises from nothing
     #[arg(long, default_value_t = 0.0, value_parser = parse_part)]
     ramp: f64,
@@ -84,7 +87,8 @@ fn run(args: &Args) -> Result<(), String> {
     };
     let length_ns = args.warm_up + args.measure;
     let ramp_ns = (args.warm_up as f64 * args.ramp) as u64;
-    let spec = ScheduleSpec { rate_per_s: args.rate, seed: args.seed, stream, length_ns, ramp_ns, paths };
+    let spec =
+        ScheduleSpec { rate_per_s: args.rate, seed: args.seed, stream, skip_ns: args.skip, length_ns, ramp_ns, paths };
     let arrivals = spec.arrivals();
     if args.print_schedule {
         let lines: String = arrivals.iter().map(|a| format!("{} {}\n", a.at_ns, a.path)).collect();
