@@ -7,10 +7,13 @@ missed, 3 when something does not run. Needs root and two cores.
 The rows `cfs` are mode naive at scale 10, where everything that is not CPU is ten times slower by hand (arrivals, links,
 times): a frame made of a quota alone. Their samples are divided by ten before they are compared.
 
+All modes get the same arrivals, so each request is compared with the same one in the native run: errors and intervals are
+those of a bootstrap that draws blocks of consecutive requests, the same in both.
+
 Usage: benches/cpu.py [--small] [--cell CELL]... [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
-import argparse, json, math, os, shutil, statistics, struct, subprocess, sys, time
+import argparse, json, math, os, random, shutil, statistics, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -27,6 +30,8 @@ FIGURES = ("mean", "p50", "p99")
 MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 35), "diecast-8": (8, 10, 20), "diecast-16": (16, 20, 20), "cfs": (1, 10, 20)}
 CFS = "cfs"
 SEED = 11
+# Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
+BLOCK, REPLICATES = 200, 400
 
 PAIR = "  client-{i}: {{type: {client}}}\n  server-{i}: {{type: whole}}\n"
 # Clients and servers take turns in the list, so that the plan puts all servers on the core of the native one.
@@ -130,6 +135,10 @@ def blocks(o, cell, mode):
     return found
 
 
+def errors_of(out):
+    return next(m["data"]["scalar"]["value"] for m in summary(out)["metrics"] if m["name"] == "errors")
+
+
 def facts(directories):
     """What is said of a mode beside its figures: conservation, the host's speed, what a hypervisor took."""
     worst, total, stolen, reasons, errors, speeds = [], [], [], {}, 0, {}
@@ -145,7 +154,7 @@ def facts(directories):
             speeds.setdefault(core["core"], []).extend(core["probe_ns"])
         for r in s["verdict"]["reasons"]:
             reasons[r["what"]] = reasons.get(r["what"], 0) + 1
-        errors += next(m["data"]["scalar"]["value"] for m in s["metrics"] if m["name"] == "errors")
+        errors += errors_of(d)
     return {"runs": len(directories), "errors": errors, "conservation_worst_window": max(worst, default=None),
             "conservation_whole_run": max(total, default=None), "stolen": max(stolen, default=None),
             "host_probe_us": {core: statistics.median(ns) / 1e3 for core, ns in sorted(speeds.items())}, "distrust": reasons}
@@ -160,6 +169,44 @@ def compared(native, directories):
     if len(found["columns"]) != (2 if directories else 1):
         raise RuntimeError(f"compare has {[c['name'] for c in found['columns']]}")
     return {r["figure"]: r["cells"] for r in found["rows"] if r["metric"] == "latency"}
+
+
+def requests(out, pairs):
+    """Latencies of a run in the order of the stream's arrivals."""
+    raw = b"".join(open(f"{out}/samples/latency.client-{i}.bin", "rb").read() for i in range(1, pairs + 1))
+    return [ns for (ns,) in struct.iter_unpack("<Q", raw)]
+
+
+def statistic(name, ordered):
+    if name == "mean":
+        return sum(ordered) / len(ordered)
+    # The smallest value that at least this part of all is not above.
+    return ordered[math.ceil(float(name[1:]) / 100 * len(ordered)) - 1]
+
+
+def paired(native, directories, pairs):
+    """Error of each figure and its 95 % interval, against the same requests of the native runs; None where a request is
+    missing on a side."""
+    both = []
+    for reference, out in zip(native, directories):
+        ours, theirs = requests(out, pairs), requests(reference, 1)
+        if len(ours) > len(theirs) or errors_of(out) or errors_of(reference):
+            return None
+        both.append((ours, theirs[:len(ours)]))
+    n = sum(len(ours) for ours, _ in both)
+    length = min(BLOCK, n // 20)
+    starts = [(ours, theirs, at) for ours, theirs in both for at in range(len(ours) - length + 1)]
+    draw = random.Random(SEED)
+
+    def errors(parts):
+        ours, theirs = (sorted(ns for part in parts for ns in part[side]) for side in (0, 1))
+        return {name: statistic(name, ours) / statistic(name, theirs) - 1 for name in FIGURES}
+
+    seen = [errors([(ours[at:at + length], theirs[at:at + length]) for ours, theirs, at in draw.choices(starts, k=n // length)])
+            for _ in range(REPLICATES)]
+    edge = lambda name, part: sorted(e[name] for e in seen)[round(part * (REPLICATES - 1))]
+    found = errors(both)
+    return {name: (found[name], {"low": edge(name, 0.025), "high": edge(name, 0.975)}) for name in FIGURES}
 
 
 def judged(error, interval, bar):
@@ -185,13 +232,16 @@ def figures_of(cell, o):
         if not directories:
             continue
         rows = compared(native, [] if mode == "native" else directories)
+        errors = None if mode == "native" else paired(native, directories, MODES[mode][0])
         found = {}
         for figure, bar in zip(FIGURES, bars):
             c = rows[figure][0 if mode == "native" else 1]
             found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
-            if mode != "native" and c["interval"]:
-                found[figure] |= {"error": c["error"], "interval_95": [c["interval"]["low"], c["interval"]["high"]], "bar": bar,
-                                  "judged": None if mode == CFS else judged(c["error"], c["interval"], bar)}
+            if mode != "native" and (errors or c["interval"]):
+                # Where requests failed, as of runs that have nothing in common.
+                error, interval = errors[figure] if errors else (c["error"], c["interval"])
+                found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
+                                  "judged": None if mode == CFS else judged(error, interval, bar)}
         yield {"cell": cell, "mode": mode, "n": count(directories), "figures": found, **facts(directories)}
 
 

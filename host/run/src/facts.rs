@@ -65,7 +65,7 @@ pub fn kept_grain_ns(asked_ns: u64) -> u64 {
         let cpu = *time::allowed_cpus().first()?;
         let hits = Hits { grain_ns: GRAIN_SAFE_NS, pause_ns: GRAIN_SAFE_NS };
         let costs: Vec<u64> =
-            (0..LOOKS).filter_map(|_| probe.look(cpu, hits).ok()).flat_map(|l| l.hit_costs_ns).collect();
+            (0..LOOKS).filter_map(|_| probe.look(cpu, Some(hits)).ok()).flat_map(|l| l.hit_costs_ns).collect();
         hit_cost(&costs)
     });
     let cost_ns = measured.join().ok().flatten().unwrap_or(0);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use diecast_core_cpu::SpeedWatch;
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
-use diecast_core_vtime::{RealNs, VirtSpan};
+use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
@@ -19,20 +19,22 @@ use diecast_host_sys::{idle, time};
 use crate::host_use;
 use crate::recorder::Recorder;
 
-/// Real time between two looks of the probe at one core; a look takes about 2 ms.
+/// Real time between two looks of the probe at one core. One without hits takes about 0.4 ms, one with them 2 ms more.
 const PROBE_EVERY: Duration = Duration::from_millis(500);
+/// Real time between two looks with hits at TDF 1, ns. At TDF 10 a tenth of it: what programs lose by a look is less there
+/// in virtual time, and their meters hit as often in less of it.
+const HITS_EVERY_NS: f64 = 5e9;
 /// Virtual time between two ticks of the watch: its own work must not grow with the TDF, it cools the nodes' caches.
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
 /// Turns of the work by which a thread sees how fast its core is; about 20 µs.
 const AWAKE_TURNS: u64 = 20_000;
-/// Real time between two of them where Linux itself keeps cores from halting.
+/// Real time between two of them where Linux itself keeps cores from halting, and where no node has a meter to be told.
 const AWAKE_REST: Duration = Duration::from_millis(1);
+const AWAKE_REST_UNMETERED: Duration = Duration::from_millis(5);
 /// Real time after which what a thread saw of its core is old: others have kept the core from it.
 const AWAKE_OLD_NS: u64 = 5_000_000;
-/// Hits without a node to imitate, for the host's speed alone.
-const DEFAULT_HITS: Hits = Hits { grain_ns: 500_000, pause_ns: 0 };
 /// A look at a core that takes so many times the fastest found the core slow.
 const SLOW_LOOK: u64 = 3;
 /// Hits of each kind before a first estimate is good enough to start programs, kinds that are waited for, and looks
@@ -79,13 +81,14 @@ impl Drop for Beside {
 pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egress>>) -> std::io::Result<Awake> {
     let cores: BTreeMap<usize, Core> = time::allowed_cpus().into_iter().map(|cpu| (cpu, Core::default())).collect();
     let polls = idle::driver().and_then(|_| idle::have_cores_poll().ok());
-    let rests = polls.is_some();
+    let metered = nodes.iter().any(|(frame, _)| frame.cpu.metered);
+    let rest = polls.is_some().then_some(if metered { AWAKE_REST } else { AWAKE_REST_UNMETERED });
     let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), _polls: polls };
     for cpu in time::allowed_cpus() {
         let seen = awake.seen.clone();
         awake.threads.push(Beside::spawn("awake", move |stop| {
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
-                stay_awake(stop, cpu, &seen, rests);
+                stay_awake(stop, cpu, &seen, rest);
             }
         })?);
     }
@@ -93,7 +96,7 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
 }
 
 /// Repeats the same work, with rests or without, and notes for how long its core was slow.
-fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen, rests: bool) {
+fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen, rest: Option<Duration>) {
     let mut speed = SpeedWatch::default();
     let mut last_ns = time::monotonic_ns();
     while !stop.load(Ordering::Relaxed) {
@@ -112,7 +115,7 @@ fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen, rests: bool) {
             }
         }
         // Who has just woken up need not wait for a whole slice.
-        if rests { std::thread::park_timeout(AWAKE_REST) } else { std::thread::yield_now() }
+        rest.map_or_else(std::thread::yield_now, std::thread::park_timeout);
     }
 }
 
@@ -189,31 +192,43 @@ impl Drop for Awake {
     }
 }
 
-/// Looks at each core in turn, keeps the estimate of a hit's hidden cost fresh in every node, and reports each
-/// look to `seen`. Returns once a first estimate exists.
+/// Looks at each core in turn, keeps the estimate of a hit's hidden cost fresh in every metered node, and reports each
+/// look to `seen`. Returns once a first estimate exists. Where no node is metered it only looks when nothing else wants the
+/// core.
 pub fn start_probe(
+    tdf: Tdf,
     nodes: Vec<Arc<NodeFrame>>,
     count_kernel: bool,
     mut seen: impl FnMut(&probe::Look) + Send + 'static,
 ) -> std::io::Result<Beside> {
+    let nodes: Vec<Arc<NodeFrame>> = nodes.into_iter().filter(|n| n.cpu.metered).collect();
     let (ready, first) = std::sync::mpsc::channel::<()>();
     let beside = Beside::spawn("probe", move |stop| {
         let Ok(p) = probe::Probe::new(count_kernel) else { return };
         let cpus = time::allowed_cpus();
         let mut costs: BTreeMap<Hits, Vec<u64>> = BTreeMap::new();
         let mut fastest_ns: BTreeMap<usize, u64> = BTreeMap::new();
-        let (mut looks, mut started) = (0, false);
+        let (mut looks, mut rounds, mut started, mut next_hits_ns) = (0, 0, false, 0);
+        if nodes.is_empty() {
+            // Refused, it is as others are.
+            let _ = time::only_when_idle();
+        }
         while !stop.load(Ordering::Acquire) {
             // One kind of hit in each round, all of them in turn.
             let kinds: BTreeSet<Hits> = nodes.iter().map(|n| n.hits()).collect();
-            let turn = looks / cpus.len().max(1) % kinds.len().max(1);
-            let kind = kinds.iter().nth(turn).copied().unwrap_or(DEFAULT_HITS);
+            let now_ns = time::monotonic_ns();
+            let with_hits = !started || now_ns >= next_hits_ns;
+            let kind = kinds.iter().nth(rounds % kinds.len().max(1)).copied().filter(|_| with_hits);
+            if with_hits {
+                rounds += 1;
+                next_hits_ns = now_ns + (HITS_EVERY_NS / tdf.as_f64()) as u64;
+            }
             for cpu in &cpus {
                 let Ok(look) = p.look(*cpu, kind) else { continue };
                 let fastest = fastest_ns.entry(*cpu).or_insert(look.work_ns);
                 *fastest = look.work_ns.min(*fastest);
                 // What hits cost on a slow core is no cost that nodes are charged for.
-                if look.work_ns < fastest.saturating_mul(SLOW_LOOK) {
+                if let (Some(kind), true) = (kind, look.work_ns < fastest.saturating_mul(SLOW_LOOK)) {
                     costs.entry(kind).or_default().extend(&look.hit_costs_ns);
                 }
                 looks += 1;
@@ -236,7 +251,7 @@ pub fn start_probe(
 
 /// Keeps the latest costs of each kind of hit, and gives their estimate to the nodes.
 fn keep_costs(costs: &mut BTreeMap<Hits, Vec<u64>>, nodes: &[Arc<NodeFrame>]) {
-    costs.retain(|kind, _| *kind == DEFAULT_HITS || nodes.iter().any(|n| n.hits() == *kind));
+    costs.retain(|kind, _| nodes.iter().any(|n| n.hits() == *kind));
     for latest in costs.values_mut() {
         latest.drain(..latest.len().saturating_sub(HIT_COSTS_KEPT));
     }
@@ -251,8 +266,13 @@ fn keep_costs(costs: &mut BTreeMap<Hits, Vec<u64>>, nodes: &[Arc<NodeFrame>]) {
 }
 
 /// The probe of a lab: its looks go into the journal.
-pub fn start_lab_probe(nodes: Vec<Arc<NodeFrame>>, count_kernel: bool, journal: Recorder) -> std::io::Result<Beside> {
-    start_probe(nodes, count_kernel, move |look| {
+pub fn start_lab_probe(
+    tdf: Tdf,
+    nodes: Vec<Arc<NodeFrame>>,
+    count_kernel: bool,
+    journal: Recorder,
+) -> std::io::Result<Beside> {
+    start_probe(tdf, nodes, count_kernel, move |look| {
         let r_ns = RealNs(time::monotonic_ns());
         journal.write(Record::HostSpeed(HostSpeed { core: look.cpu as u32, r_ns, probe_ns: look.work_ns }));
     })

@@ -158,7 +158,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
     let awake = host_watch::keep_awake(told, lab.egress.clone())
         .map_err(RunError::host("starting threads that keep cores awake"))?;
-    let probe = host_watch::start_lab_probe(frames.clone(), count_kernel, lab.journal.clone())
+    let probe = host_watch::start_lab_probe(plan.tdf, frames.clone(), count_kernel, lab.journal.clone())
         .map_err(RunError::host("starting the host probe"))?;
     let watch = host_watch::start_watch(
         lab.frame.clone(),

@@ -48,7 +48,7 @@ fn looks(perf: Perf) -> io::Result<Vec<Look>> {
             if time::monotonic_ns() > end && !looks.is_empty() {
                 return Ok(looks);
             }
-            looks.push(probe.look(*cpu, HITS)?);
+            looks.push(probe.look(*cpu, Some(HITS))?);
         }
     }
     Ok(looks)
