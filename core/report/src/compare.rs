@@ -14,7 +14,8 @@ use diecast_core_journal::{MetricData, Mode, Outcome};
 use serde::Serialize;
 
 use crate::stats::{
-    Bootstrap, Figure, Interval, Judged, Statistic, judge_error, ks_distance, relative_error, relative_error_intervals,
+    Bootstrap, Figure, Interval, Judged, Statistic, judge_error, ks_distance, paired_error_intervals, relative_error,
+    relative_error_intervals,
 };
 use crate::summary::Run;
 use crate::text::percent;
@@ -292,6 +293,11 @@ fn parts<'a>(metric: &str, group: &[&'a Run]) -> Vec<&'a [u64]> {
     group.iter().filter_map(|run| run.samples.get(metric)).flatten().map(Vec::as_slice).collect()
 }
 
+/// The same, each run by itself.
+fn parts_by_run<'a>(metric: &str, group: &[&'a Run]) -> Vec<Vec<&'a [u64]>> {
+    group.iter().map(|run| parts(metric, &[*run])).collect()
+}
+
 /// All samples of a group, ascending.
 pub(crate) fn pooled(metric: &str, group: &[&Run]) -> Vec<u64> {
     let mut pooled = parts(metric, group).concat();
@@ -312,7 +318,10 @@ fn sample_rows(metric: &str, unit: &str, show: &[Statistic], groups: &[Vec<&Run>
         let intervals = if index == 0 {
             vec![None; figures.len()]
         } else {
-            relative_error_intervals(&parts(metric, &groups[0]), &parts(metric, group), &figures, bootstrap)
+            let (references, measured) = (parts_by_run(metric, &groups[0]), parts_by_run(metric, group));
+            paired_error_intervals(&references, &measured, &figures, bootstrap).unwrap_or_else(|| {
+                relative_error_intervals(&parts(metric, &groups[0]), &parts(metric, group), &figures, bootstrap)
+            })
         };
         for ((row, &statistic), interval) in rows.iter_mut().zip(show).zip(intervals) {
             let values = blocks.iter().filter_map(|block| statistic.of_sorted(block).ok()).collect();

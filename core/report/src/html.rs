@@ -200,7 +200,7 @@ fn provenance(comparison: &Comparison, runs: &[Run]) -> Markup {
         }
         p.note {
             "Intervals by moving-block bootstrap, " (comparison.bootstrap.resamples) " resamples, seed "
-            (comparison.bootstrap.seed) ". Percentiles are nearest rank over pooled raw samples."
+            (comparison.bootstrap.seed) ", of the same requests on both sides where runs have as many. Percentiles are nearest rank over pooled raw samples."
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Percentiles are nearest rank ([`percentile_rank`]). Everything random takes a seed, and the seed is printed.
 
 pub use diecast_core_journal::metrics::{Statistic, percentile_rank};
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 /// `(measured - reference) / reference`. Zero when both are zero, none when only the reference is or one is not finite.
@@ -97,7 +99,7 @@ pub fn block_length(count: usize) -> usize {
 /// Each sample comes in parts (a run, a node) whose order matters; blocks never cross from one part into the next. A
 /// resample of a side draws blocks, each block start of all parts being equally likely, until it has as many values
 /// as the side. The interval is the 2.5th to the 97.5th percentile of the relative errors over `resamples` pairs. The
-/// sides are drawn independently, which is conservative where arrivals were the same on both.
+/// sides are drawn independently: where requests were the same on both, [`paired_error_intervals`] knows more.
 ///
 /// None for a figure that cannot be had (a side is empty, the reference's figure is 0).
 pub fn relative_error_intervals(
@@ -120,6 +122,43 @@ pub fn relative_error_intervals(
     errors.into_iter().map(|errors| middle_95(errors, bootstrap.resamples)).collect()
 }
 
+/// The same where every run on both sides has as many values in each part, as of the same requests in the same order: each
+/// block is drawn from all runs together, so that what the requests have in common is no difference. None where runs don't
+/// have as many.
+///
+/// Of runs that have nothing in common the interval is the same as if sides were drawn independently.
+pub fn paired_error_intervals(
+    reference: &[Vec<&[u64]>],
+    measured: &[Vec<&[u64]>],
+    figures: &[Figure],
+    bootstrap: Bootstrap,
+) -> Option<Vec<Option<Interval>>> {
+    let lengths = |run: &Vec<&[u64]>| run.iter().map(|part| part.len()).collect::<Vec<usize>>();
+    let like = lengths(measured.first()?);
+    let total: usize = like.iter().sum();
+    if total == 0 || reference.is_empty() || reference.iter().chain(measured).any(|run| lengths(run) != like) {
+        return None;
+    }
+    let mut random = fastrand::Rng::with_seed(bootstrap.seed);
+    let mut errors: Vec<Vec<f64>> = vec![Vec::new(); figures.len()];
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for _ in 0..bootstrap.resamples {
+        left.clear();
+        right.clear();
+        for (part, range) in blocks(&like, &mut random) {
+            reference.iter().for_each(|run| left.extend_from_slice(&run[part][range.clone()]));
+            measured.iter().for_each(|run| right.extend_from_slice(&run[part][range.clone()]));
+        }
+        left.sort_unstable();
+        right.sort_unstable();
+        for (figure, errors) in figures.iter().zip(&mut errors) {
+            let pair = figure.of_sorted(&right).zip(figure.of_sorted(&left));
+            errors.extend(pair.and_then(|(measured, reference)| relative_error(measured, reference)));
+        }
+    }
+    Some(errors.into_iter().map(|errors| middle_95(errors, bootstrap.resamples)).collect())
+}
+
 /// The middle 95 % of the errors; none when a resample had no error to give.
 fn middle_95(mut errors: Vec<f64>, resamples: u32) -> Option<Interval> {
     if errors.is_empty() || errors.len() < resamples as usize {
@@ -134,23 +173,34 @@ fn middle_95(mut errors: Vec<f64>, resamples: u32) -> Option<Interval> {
 /// One resample of a side into `out`, ascending.
 fn resample(parts: &[&[u64]], random: &mut fastrand::Rng, out: &mut Vec<u64>) {
     out.clear();
-    let total: usize = parts.iter().map(|part| part.len()).sum();
-    let length = block_length(total).max(1);
-    // A part shorter than a block is one block.
-    let starts = |part: &[u64]| if part.is_empty() { 0 } else { part.len().saturating_sub(length) + 1 };
-    let all_starts: usize = parts.iter().map(|part| starts(part)).sum();
-    while out.len() < total {
-        let mut start = random.usize(0..all_starts);
-        for part in parts {
-            if start < starts(part) {
-                let end = (start + length).min(part.len()).min(start + total - out.len());
-                out.extend_from_slice(&part[start..end]);
-                break;
-            }
-            start -= starts(part);
-        }
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    for (part, range) in blocks(&lengths, random) {
+        out.extend_from_slice(&parts[part][range]);
     }
     out.sort_unstable();
+}
+
+/// Blocks of parts of these lengths, as many values as there are: part and range.
+fn blocks(lengths: &[usize], random: &mut fastrand::Rng) -> Vec<(usize, Range<usize>)> {
+    let total: usize = lengths.iter().sum();
+    let length = block_length(total).max(1);
+    // A part shorter than a block is one block.
+    let starts = |part: usize| if part == 0 { 0 } else { part.saturating_sub(length) + 1 };
+    let all_starts: usize = lengths.iter().map(|part| starts(*part)).sum();
+    let (mut drawn, mut blocks) = (0, Vec::new());
+    while drawn < total {
+        let mut start = random.usize(0..all_starts);
+        for (part, &values) in lengths.iter().enumerate() {
+            if start < starts(values) {
+                let end = (start + length).min(values).min(start + total - drawn);
+                drawn += end - start;
+                blocks.push((part, start..end));
+                break;
+            }
+            start -= starts(values);
+        }
+    }
+    blocks
 }
 
 /// What a bar says about an error.
@@ -257,6 +307,35 @@ mod tests {
                 .half_width()
         };
         assert!(width(&a) > 2.0 * width(&shuffled), "{} and {}", width(&a), width(&shuffled));
+    }
+
+    /// The same requests, each a fifth slower and a little different: what they have in common does not widen the interval.
+    /// Runs that have nothing in common get the one that they get as independent sides.
+    #[test]
+    fn the_same_requests_are_drawn_together() {
+        let figures = [Figure::Of(Statistic::Mean), Figure::Of(Statistic::P99)];
+        let bootstrap = Bootstrap { seed: 1, resamples: 200 };
+        let a = correlated(5, 1e6, 2000);
+        let slower: Vec<u64> =
+            correlated(6, 1e4, 2000).iter().zip(&a).map(|(noise, v)| v * 6 / 5 + noise - 10_000).collect();
+        let other = correlated(7, 1.2e6, 2000);
+        let paired = |b: &[u64]| {
+            let runs = [vec![&a[..700], &a[700..]], vec![&a[..700], &a[700..]]];
+            paired_error_intervals(&runs, &[vec![&b[..700], &b[700..]]], &figures, bootstrap).unwrap()
+        };
+        let apart =
+            |b: &[u64]| relative_error_intervals(&[&a[..700], &a[700..]], &[&b[..700], &b[700..]], &figures, bootstrap);
+        for (figure, found) in paired(&slower).into_iter().enumerate() {
+            let (found, wide) = (found.unwrap(), apart(&slower)[figure].unwrap());
+            assert!(found.low <= 0.2 && 0.2 <= found.high, "{found:?}");
+            assert!(wide.half_width() > 5.0 * found.half_width(), "{found:?} and {wide:?}");
+            let (found, wide) = (paired(&other)[figure].unwrap(), apart(&other)[figure].unwrap());
+            assert!((0.6..1.6).contains(&(found.half_width() / wide.half_width())), "{found:?} and {wide:?}");
+        }
+        assert_eq!(paired_error_intervals(&[vec![&a[..]]], &[vec![&other[1..]]], &figures, bootstrap), None);
+        assert_eq!(paired_error_intervals(&[vec![&a[..]]], &[vec![&a[..9], &a[9..]]], &figures, bootstrap), None);
+        assert_eq!(paired_error_intervals(&[], &[vec![&a[..]]], &figures, bootstrap), None);
+        assert_eq!(paired_error_intervals(&[vec![]], &[vec![]], &figures, bootstrap), None);
     }
 
     #[test]

@@ -283,8 +283,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     let bootstrap = comparison.bootstrap;
     let _ = writeln!(
         text,
-        "\nintervals: moving-block bootstrap, {} resamples, seed {}; of a number per run the range over all pairs of \
-         runs\npercentiles: nearest rank over pooled raw samples",
+        "\nintervals: moving-block bootstrap, {} resamples, seed {}, of the same requests on both sides where runs have as \
+         many; of a number per run the range over all pairs of runs\npercentiles: nearest rank over pooled raw samples",
         bootstrap.resamples, bootstrap.seed
     );
     text
