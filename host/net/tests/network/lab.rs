@@ -1,10 +1,12 @@
 //! Two or more namespaces, their TAPs and an emulator, for tests that need root.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use diecast_core_net::{NetSpec, Recorded};
@@ -12,6 +14,8 @@ use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
     Emulator, EmulatorConfig, NicKind, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
 };
+use diecast_host_sys::idle;
+use diecast_host_sys::time::{allowed_cpus, only_when_idle, pin_to};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -29,28 +33,35 @@ pub struct Lab {
 
 /// Keeps the cores from halting, as a lab does: waking a halted virtual CPU took up to 0.2 ms here, a round trip has four
 /// such wake-ups, and they are the host's, not the emulator's.
-struct Awake(Arc<AtomicBool>);
+struct Awake {
+    stop: Arc<AtomicBool>,
+    _polls: Option<File>,
+}
 
 impl Awake {
+    /// Where idle cores can't be asked to poll, threads that want nothing but an idle core do.
     fn start() -> Awake {
         let stop = Arc::new(AtomicBool::new(false));
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+        let polls = idle::driver().and_then(|_| idle::have_cores_poll().ok());
+        let spinners = if polls.is_some() { Vec::new() } else { allowed_cpus() };
+        for cpu in spinners {
             let seen = stop.clone();
-            std::thread::spawn(move || {
-                if set_priority(&["-i", "-p", "0"]) {
+            thread::spawn(move || {
+                if pin_to(&[cpu]).is_ok() && only_when_idle().is_ok() {
                     while !seen.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
+                        // Before an emulator that is beyond its share, too.
+                        thread::yield_now();
                     }
                 }
             });
         }
-        Awake(stop)
+        Awake { stop, _polls: polls }
     }
 }
 
 impl Drop for Awake {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
     }
 }
 
