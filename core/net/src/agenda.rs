@@ -2,7 +2,8 @@
 //!
 //! Packets reach the end of a pipe in the order in which they left it, but for those that jitter reorders. So what a
 //! pipe has sent is a lane, first in, first out; only the heads of lanes compete, in a tree with a leaf for each lane.
-//! What is out of order, and all that is no packet, goes to a heap. An event costs O(log lanes) or O(log events).
+//! What is out of order, and all that is no packet, goes to a heap: one for pipes that may send again, one for the rest.
+//! An event costs O(log lanes) or O(log events).
 
 use core::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -11,17 +12,17 @@ use diecast_core_vtime::VirtNs;
 
 use crate::network::What;
 
-/// Something that will happen. The order is (due, seq).
+/// Something that will happen. The order is (due, rank).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub due: VirtNs,
-    pub seq: u64,
+    pub rank: u64,
     pub what: What,
 }
 
 impl Event {
     pub(crate) fn key(&self) -> Key {
-        (self.due, self.seq)
+        (self.due, self.rank)
     }
 }
 
@@ -53,7 +54,7 @@ const ROOM_KEPT: usize = 64;
 #[derive(Debug, Default)]
 struct Lane {
     events: VecDeque<Event>,
-    /// The earliest deliveries that can follow from the events, each with its event's number: only those that are
+    /// The earliest deliveries that can follow from the events, each with its event's rank: only those that are
     /// before all that come behind them, so the first is the least.
     earliest: VecDeque<(VirtNs, u64)>,
 }
@@ -65,19 +66,27 @@ impl Lane {
 
     fn push(&mut self, event: Event, earliest: VirtNs) {
         self.events.push_back(event);
-        self.bind(event.seq, earliest);
+        self.bind(event.rank, earliest);
     }
 
-    fn bind(&mut self, seq: u64, earliest: VirtNs) {
+    fn bind(&mut self, rank: u64, earliest: VirtNs) {
         while self.earliest.back().is_some_and(|(bound, _)| *bound >= earliest) {
             self.earliest.pop_back();
         }
-        self.earliest.push_back((earliest, seq));
+        self.earliest.push_back((earliest, rank));
+    }
+
+    /// Before all others.
+    fn put_back(&mut self, event: Event, earliest: VirtNs) {
+        self.events.push_front(event);
+        if self.earliest.front().is_none_or(|(bound, _)| *bound > earliest) {
+            self.earliest.push_front((earliest, event.rank));
+        }
     }
 
     fn pop(&mut self) -> Option<Event> {
         let event = self.events.pop_front()?;
-        if self.earliest.front().is_some_and(|(_, seq)| *seq == event.seq) {
+        if self.earliest.front().is_some_and(|(_, rank)| *rank == event.rank) {
             self.earliest.pop_front();
         }
         if self.events.is_empty() && self.events.capacity() > ROOM_KEPT {
@@ -142,21 +151,78 @@ impl Least {
     }
 }
 
+/// Events in any order.
+#[derive(Debug, Default)]
+struct Loose {
+    events: BinaryHeap<Event>,
+    /// For each the earliest delivery, then the event's own instant, by which entries of processed events are told.
+    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs)>>,
+}
+
+impl Loose {
+    fn push(&mut self, event: Event, earliest: VirtNs) {
+        self.earliest.push(Reverse((earliest, event.due)));
+        self.events.push(event);
+    }
+
+    fn first(&self) -> Key {
+        self.events.peek().map_or(EMPTY, Event::key)
+    }
+
+    fn pop(&mut self) -> Option<Event> {
+        let event = self.events.pop();
+        let pending = self.events.peek().map(|e| e.due);
+        while self.earliest.peek().is_some_and(|Reverse((_, due))| pending.is_none_or(|p| *due < p)) {
+            self.earliest.pop();
+        }
+        event
+    }
+
+    fn bind_anew(&mut self, earliest: &mut impl FnMut(&Event) -> VirtNs) {
+        self.earliest = self.events.iter().map(|e| Reverse((earliest(e), e.due))).collect();
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.events.capacity() * size_of::<Event>() + self.earliest.capacity() * size_of::<Reverse<(VirtNs, VirtNs)>>()
+    }
+}
+
+/// A lane whose events follow each other.
+#[derive(Clone, Copy, Debug)]
+struct Hot {
+    lane: usize,
+    /// The first of all events elsewhere.
+    elsewhere: Key,
+    /// Its events before this instant need not wait for those elsewhere; `None` before anybody has said so.
+    sure: Option<VirtNs>,
+}
+
+/// What is where an event came from.
+pub(crate) struct Beside {
+    /// The lane; `None` for a heap.
+    pub lane: Option<usize>,
+    /// The instant of what is next in that lane.
+    pub next: VirtNs,
+    /// The first instant anywhere else.
+    pub elsewhere: VirtNs,
+}
+
 /// All events to come.
 #[derive(Debug, Default)]
 pub(crate) struct Agenda {
     lanes: Vec<Lane>,
     /// Lanes by their first event.
     heads: Least,
-    /// Lanes by their earliest delivery.
+    /// Lanes by their earliest delivery, but for those that changed since it was asked for.
     deliveries: Least,
-    /// The lane from which events came last, and the first of all events elsewhere: while that is behind the lane's next,
-    /// the trees need not know what is left in the lane. They have what was there before.
-    hot: Option<(usize, Key)>,
-    loose: BinaryHeap<Event>,
-    /// For each loose event the earliest delivery, then the event's own instant, by which entries of processed events
-    /// are told.
-    earliest: BinaryHeap<Reverse<(VirtNs, VirtNs)>>,
+    changed: Vec<u32>,
+    is_changed: Vec<bool>,
+    /// The lane from which events came last: while it stays so, the trees need not know what is left in it. They have
+    /// what was there before.
+    hot: Option<Hot>,
+    loose: Loose,
+    /// Pipes that may send again.
+    serves: Loose,
 }
 
 impl Agenda {
@@ -165,6 +231,7 @@ impl Agenda {
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
             heads: Least::new(lanes),
             deliveries: Least::new(lanes),
+            is_changed: vec![false; lanes],
             ..Agenda::default()
         }
     }
@@ -175,14 +242,12 @@ impl Agenda {
         let to = lane.filter(|at| self.lanes[*at].takes(&event));
         match to {
             Some(at) => self.lanes[at].push(event, earliest),
-            None => {
-                self.earliest.push(Reverse((earliest, event.due)));
-                self.loose.push(event);
-            }
+            None if matches!(event.what, What::Serve(_)) => self.serves.push(event, earliest),
+            None => self.loose.push(event, earliest),
         }
         match &mut self.hot {
-            Some((hot, _)) if to == Some(*hot) => return,
-            Some((_, elsewhere)) => *elsewhere = key.min(*elsewhere),
+            Some(hot) if to == Some(hot.lane) => return,
+            Some(hot) => hot.elsewhere = key.min(hot.elsewhere),
             None => {}
         }
         if let Some(at) = to {
@@ -190,84 +255,138 @@ impl Agenda {
         }
     }
 
+    /// Puts what is left of the event that came last back to where it was.
+    pub(crate) fn put_back(&mut self, event: Event, earliest: VirtNs) {
+        match self.hot {
+            Some(hot) if self.lanes[hot.lane].events.front().is_none_or(|next| event.key() < next.key()) => {
+                self.lanes[hot.lane].put_back(event, earliest);
+            }
+            _ => self.push(None, event, earliest),
+        }
+    }
+
     /// A lane has changed.
     fn look(&mut self, at: usize) {
-        let lane = &self.lanes[at];
-        self.heads.set(at, lane.events.front().map_or(EMPTY, Event::key));
-        self.deliveries.set(at, lane.earliest.front().copied().unwrap_or(EMPTY));
+        self.heads.set(at, self.lanes[at].events.front().map_or(EMPTY, Event::key));
+        if !std::mem::replace(&mut self.is_changed[at], true) {
+            self.changed.push(at as u32);
+        }
     }
 
     /// Order of the first event.
     pub(crate) fn first(&self) -> Key {
         match self.hot {
-            Some((at, elsewhere)) => self.lanes[at].events.front().map_or(elsewhere, |e| e.key().min(elsewhere)),
-            None => self.heads.get().map_or(EMPTY, |(_, key)| key).min(self.first_loose()),
+            Some(hot) => self.next_in(hot.lane).min(hot.elsewhere),
+            None => self.heads.get().map_or(EMPTY, |(_, key)| key).min(self.first_in_heaps()),
         }
     }
 
-    /// What is left in the lane from which the last event came, and the first of all events elsewhere.
-    pub(crate) fn row(&self) -> (impl Iterator<Item = &Event>, Key) {
-        let (lane, elsewhere) = self.hot.map_or((None, EMPTY), |(at, elsewhere)| (Some(&self.lanes[at]), elsewhere));
-        (lane.into_iter().flat_map(|l| l.events.iter()), elsewhere)
+    /// What is left in the lane from which the last event came.
+    pub(crate) fn row(&self) -> impl Iterator<Item = &Event> {
+        self.hot.into_iter().flat_map(|hot| self.lanes[hot.lane].events.iter())
+    }
+
+    /// What is beside the event that came last and so many that are behind it in its lane.
+    pub(crate) fn beside(&self, behind: usize) -> Beside {
+        match self.hot {
+            Some(hot) => {
+                let next = self.lanes[hot.lane].events.get(behind).map_or(VirtNs::NEVER, |e| e.due);
+                Beside { lane: Some(hot.lane), next, elsewhere: hot.elsewhere.0 }
+            }
+            None => Beside { lane: None, next: VirtNs::NEVER, elsewhere: self.first().0 },
+        }
+    }
+
+    /// The instant of the first event in a lane, but for the one from which the last event came.
+    pub(crate) fn head(&self, lane: usize) -> VirtNs {
+        self.heads.keys[lane].0
+    }
+
+    /// The first instant at which something is due that is in no lane, but for pipes that may send again.
+    pub(crate) fn first_loose(&self) -> VirtNs {
+        self.loose.first().0
     }
 
     /// Takes out the first events of that lane.
     pub(crate) fn skip(&mut self, events: usize) {
-        if let Some((at, _)) = self.hot {
+        if let Some(hot) = self.hot {
             for _ in 0..events {
-                self.lanes[at].pop();
+                self.lanes[hot.lane].pop();
             }
         }
     }
 
-    fn first_loose(&self) -> Key {
-        self.loose.peek().map_or(EMPTY, Event::key)
+    fn next_in(&self, lane: usize) -> Key {
+        self.lanes[lane].events.front().map_or(EMPTY, Event::key)
+    }
+
+    /// The lane from which the last event came, and the first instant elsewhere, when the lane's next one is due at `now`
+    /// but has to wait unless somebody says that it need not.
+    pub(crate) fn waits(&self, now: VirtNs) -> Option<(usize, VirtNs)> {
+        let hot = self.hot.filter(|hot| hot.sure.is_none())?;
+        let next = self.next_in(hot.lane);
+        (next.0 <= now && next > hot.elsewhere).then_some((hot.lane, hot.elsewhere.0))
+    }
+
+    /// Events of that lane before this instant need not wait for others.
+    pub(crate) fn need_not_wait(&mut self, before: VirtNs) {
+        if let Some(hot) = &mut self.hot {
+            hot.sure = Some(before);
+        }
+    }
+
+    /// Whether it did not wait for others.
+    pub(crate) fn is_ahead(&self, event: &Event) -> bool {
+        self.hot.is_some_and(|hot| event.key() > hot.elsewhere)
+    }
+
+    fn first_in_heaps(&self) -> Key {
+        self.loose.first().min(self.serves.first())
     }
 
     /// Takes out the first event if it is due at `now`.
     pub(crate) fn pop(&mut self, now: VirtNs) -> Option<Event> {
-        if let Some((at, elsewhere)) = self.hot {
-            let first = self.lanes[at].events.front().map_or(EMPTY, Event::key);
-            if first < elsewhere && first.0 <= now {
-                return self.lanes[at].pop();
+        if let Some(hot) = self.hot {
+            let first = self.next_in(hot.lane);
+            if first.0 <= now && (first < hot.elsewhere || hot.sure.is_some_and(|sure| first.0 < sure)) {
+                return self.lanes[hot.lane].pop();
             }
             self.hot = None;
-            self.look(at);
+            self.look(hot.lane);
         }
-        let loose = self.first_loose();
+        let (loose, serves) = (self.loose.first(), self.serves.first());
+        let heaps = loose.min(serves);
         match self.heads.get() {
-            Some((at, key)) if key < loose => {
+            Some((at, key)) if key < heaps => {
                 if key.0 > now {
                     return None;
                 }
-                self.hot = Some((at, loose.min(self.heads.except(at))));
+                self.hot = Some(Hot { lane: at, elsewhere: heaps.min(self.heads.except(at)), sure: None });
                 self.lanes[at].pop()
             }
-            _ => {
-                if loose.0 > now {
-                    return None;
-                }
-                let event = self.loose.pop();
-                let pending = self.loose.peek().map(|e| e.due);
-                while self.earliest.peek().is_some_and(|Reverse((_, due))| pending.is_none_or(|p| *due < p)) {
-                    self.earliest.pop();
-                }
-                event
-            }
+            _ if heaps.0 > now => None,
+            _ if serves < loose => self.serves.pop(),
+            _ => self.loose.pop(),
         }
     }
 
     /// No delivery is due before this instant.
-    pub(crate) fn earliest(&self) -> Option<VirtNs> {
+    pub(crate) fn earliest(&mut self) -> Option<VirtNs> {
+        for at in self.changed.drain(..) {
+            let at = at as usize;
+            self.is_changed[at] = false;
+            self.deliveries.set(at, self.lanes[at].earliest.front().copied().unwrap_or(EMPTY));
+        }
         let lanes = match self.hot {
-            Some((at, _)) => {
-                Some(self.lanes[at].earliest.front().copied().unwrap_or(EMPTY).min(self.deliveries.except(at)))
+            Some(Hot { lane, .. }) => {
+                Some(self.lanes[lane].earliest.front().copied().unwrap_or(EMPTY).min(self.deliveries.except(lane)))
             }
             None => self.deliveries.get().map(|(_, key)| key),
         };
         let lanes = lanes.filter(|key| *key != EMPTY).map(|(bound, _)| bound);
-        let loose = self.earliest.peek().map(|Reverse((bound, _))| *bound);
-        lanes.into_iter().chain(loose).min()
+        let heaps = [&self.loose, &self.serves].into_iter();
+        let heaps = heaps.filter_map(|h| h.earliest.peek()).map(|Reverse((bound, _))| *bound);
+        lanes.into_iter().chain(heaps).min()
     }
 
     /// Finds the earliest delivery of every event anew.
@@ -278,19 +397,18 @@ impl Agenda {
             lane.earliest.clear();
             for i in 0..lane.events.len() {
                 let event = lane.events[i];
-                lane.bind(event.seq, earliest(&event));
+                lane.bind(event.rank, earliest(&event));
             }
             self.look(at);
         }
-        self.earliest = self.loose.iter().map(|e| Reverse((earliest(e), e.due))).collect();
+        self.loose.bind_anew(&mut earliest);
+        self.serves.bind_anew(&mut earliest);
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         let lane = |l: &Lane| l.events.capacity() * size_of::<Event>() + l.earliest.capacity() * size_of::<Key>();
-        self.lanes.iter().map(lane).sum::<usize>()
-            + self.loose.capacity() * size_of::<Event>()
-            + self.earliest.capacity() * size_of::<Reverse<(VirtNs, VirtNs)>>()
+        self.lanes.iter().map(lane).sum::<usize>() + self.loose.memory_bytes() + self.serves.memory_bytes()
     }
 }
 
@@ -298,6 +416,7 @@ impl Agenda {
 mod tests {
     use super::*;
     use crate::rng::SplitMix64;
+    use crate::spec::PipeIx;
 
     /// Against a sorted list: the same order whatever goes where, and no bound after the least of what is there.
     #[test]
@@ -313,7 +432,9 @@ mod tests {
                 let due = VirtNs(now + random.below(30));
                 let earliest = VirtNs(due.0 + random.below(20));
                 let lane = random.below(lanes as u64 + 1) as usize;
-                let event = Event { due, seq, what: What::Change(seq as u32) };
+                let what =
+                    if lane == lanes && seq % 2 == 0 { What::Serve(PipeIx(0)) } else { What::Change(seq as u32) };
+                let event = Event { due, rank: seq, what };
                 agenda.push((lane < lanes).then_some(lane), event, earliest);
                 list.push(((due, seq), earliest));
                 list.sort();
@@ -324,6 +445,18 @@ mod tests {
                 while list.first().is_some_and(|((due, _), _)| due.0 <= now) {
                     let popped = agenda.pop(VirtNs(now)).expect("one is due");
                     assert_eq!(popped.key(), list.remove(0).0, "seed {seed}");
+                    let beside = agenda.beside(0);
+                    let others = list.first().map_or(VirtNs::NEVER, |((due, _), _)| *due);
+                    assert_eq!(beside.next.min(beside.elsewhere), others, "seed {seed}");
+                    // A part of it is due later.
+                    if random.below(4) == 0 {
+                        let rest = Event { due: VirtNs(popped.due.0 + random.below(6)), rank: 1000 + seq, ..popped };
+                        if !list.iter().any(|(key, _)| *key == rest.key()) {
+                            agenda.put_back(rest, rest.due);
+                            list.push((rest.key(), rest.due));
+                            list.sort();
+                        }
+                    }
                 }
                 assert!(agenda.pop(VirtNs(now)).is_none(), "seed {seed}: nothing more is due");
                 let least = list.iter().map(|(_, earliest)| *earliest).min();

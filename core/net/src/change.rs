@@ -69,7 +69,7 @@ impl Network {
     /// instant take place in the order of the calls.
     pub fn schedule(&mut self, at: VirtNs, change: Change) -> Result<(), NetError> {
         self.check_change(&change)?;
-        let at = at.max(self.processed);
+        let at = at.max(self.processed).max(self.done);
         if let Some(record) = &mut self.record {
             record.push(crate::record::Recorded::Change { at, change: change.clone() });
         }
@@ -127,13 +127,15 @@ impl Network {
         let ix = self.next_change;
         self.next_change += 1;
         self.changes.insert(ix, change);
-        self.push_from_outside(None, at, VirtSpan(0), What::Change(ix));
+        self.push_from_outside(None, at, 1, VirtSpan(0), What::Change(ix));
     }
 
     fn set_link(&mut self, at: VirtNs, pipe: PipeIx, link: &Link) {
         self.spec.pipes[pipe.at()].link = *link;
         self.on_pipe(pipe, |p, packets, out| p.set(at, link, packets, out));
         self.routes.relax(pipe, self.pipes[pipe.at()].link());
+        let to = self.spec.pipes[pipe.at()].to;
+        self.into[to.at()].measure(&self.spec.pipes);
         self.bind_anew();
     }
 

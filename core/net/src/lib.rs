@@ -35,6 +35,7 @@ mod record;
 mod rng;
 mod route;
 mod spec;
+mod train;
 
 pub use build::NetBuilder;
 pub use change::Change;

@@ -2,11 +2,11 @@
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
-use crate::large::{Piece, Pieces, shareable};
+use crate::large::{Pieces, shareable};
 use crate::neighbour::{self, Kind};
-use crate::network::{Arrived, Delivery, Network, heard};
+use crate::network::{Arrived, Came, Delivery, Network, heard};
 use crate::offload::OFFLOAD_HEADER_BYTES;
-use crate::packets::{Dest, Frame};
+use crate::packets::Dest;
 use crate::spec::NodeIx;
 
 /// What is due at a node.
@@ -57,20 +57,19 @@ impl Network {
         debt: VirtSpan,
     ) -> Result<usize, Vec<u8>> {
         let shared = shareable(&read, self.frame_bytes_max).filter(|_| self.packets.larges.has_room());
-        let Some((cut, count)) = shared.filter(|_| self.record.is_none()) else { return Err(read) };
+        let Some((cut, count)) = shared.filter(|_| self.record.is_none() && !self.strict) else { return Err(read) };
         let frame = &read[OFFLOAD_HEADER_BYTES..];
         let Some(to) = self.one_receiver(from, frame) else { return Err(read) };
-        let now = now.max(self.processed);
+        let now = self.not_before(now, from);
         let release = self.release(now, from, frame, debt);
-        let vertex = self.nodes[from.at()].vertex;
+        let way = (Dest::One(to), from, self.nodes[from.at()].vertex);
         let large = self.packets.larges.insert(read, cut, count);
-        for ix in 0..count {
-            let bytes = self.packets.larges.piece_bytes(large, ix);
-            let c = &mut self.nodes[from.at()].counters;
-            c.packets_sent += 1;
-            c.bytes_sent += u64::from(bytes);
-            self.admit(release, vertex, from, Dest::One(to), Frame::Piece(Piece { large, ix, bytes }));
-        }
+        let packet = self.packets.insert_all(large, count, release, way);
+        let bytes = self.packets.coming(packet).expect("it is a train").bytes_of(count.into());
+        let c = &mut self.nodes[from.at()].counters;
+        c.packets_sent += u64::from(count);
+        c.bytes_sent += bytes;
+        self.begin(release, from, packet);
         Ok(count.into())
     }
 
@@ -84,30 +83,22 @@ impl Network {
     }
 
     /// As [`Network::pop_due`], with what is due and belongs together in one, for nodes that are to have it so. Nothing
-    /// waits for that and nothing comes early: all of a run was due at `now`.
-    pub fn pop_due_merged(&mut self, now: VirtNs, merge: impl Fn(NodeIx) -> bool) -> Option<Due> {
-        let Arrived { to, frame, due } = self.arrived(now)?;
-        let piece = match frame {
-            Frame::Piece(piece) if merge(to) => piece,
-            frame => return Some(Due::Frame(Delivery { to, frame: self.packets.whole(frame), due })),
-        };
-        let Piece { large, ix: first, .. } = piece;
-        let mut pieces = Pieces { large, first, count: 1 };
-        while let Some(next) = self.arrived(now) {
-            match next.frame {
-                Frame::Piece(p) if p.large == large && p.ix == first + pieces.count && next.to == to => {
-                    pieces.count += 1;
-                }
-                _ => {
-                    self.ahead = Some(next);
-                    break;
-                }
-            }
-        }
-        if pieces.count > 1 {
-            return Some(Due::Run(Run { to, due, pieces }));
-        }
-        Some(Due::Frame(Delivery { to, frame: self.packets.whole(Frame::Piece(piece)), due }))
+    /// comes early: all of a run was due at `now`. The first of a run waits for those that are due within `patience`, as a
+    /// NIC moderates its interrupts. `merge` is asked right before, with `true`, and with `false` whether it is worth a try.
+    /// Each node gets what it gets in the order of the instants; what others get meanwhile may
+    /// come before a run's last or after.
+    pub fn pop_due_merged(
+        &mut self,
+        now: VirtNs,
+        patience: VirtSpan,
+        merge: impl Fn(NodeIx, bool) -> bool,
+    ) -> Option<Due> {
+        self.patience = patience;
+        let Arrived { to, came, due } = self.arrived(now, merge)?;
+        Some(match came {
+            Came::One(frame) => Due::Frame(Delivery { to, frame: self.packets.whole(frame), due }),
+            Came::Run(pieces) => Due::Run(Run { to, due, pieces }),
+        })
     }
 
     /// The bytes of a run as one large frame behind its virtio header: what `head` then has and what is returned.

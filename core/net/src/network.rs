@@ -1,8 +1,8 @@
 //! The model: frames in, due frames out, everything between in virtual time.
 //!
 //! One agenda holds what happens next: a packet reaches a vertex, a pipe may send again, the network changes. Events of
-//! one instant go first by their kind (those that came from outside last), then by the order of their causes: the
-//! outcome is a function of what came in and does not depend on when the caller looks.
+//! one instant go in the order of their pipes, what comes from outside last and in the order of the calls: the outcome is
+//! a function of what came in and depends neither on when the caller looks nor on what was found out ahead.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use crate::agenda::{Agenda, Event};
 use crate::change::Change;
-use crate::convoy::Convoy;
+use crate::convoy::{Convoy, Step};
+use crate::large::Pieces;
 use crate::neighbour::{self, Kind};
 use crate::packets::{Dest, Frame, Packet, PacketIx, Packets, Seen};
 use crate::pipe::{Departure, Pipe, PipeCounters};
@@ -20,13 +21,25 @@ use crate::record::Recorded;
 use crate::rng::SplitMix64;
 use crate::route::Routes;
 use crate::spec::{
-    ETHERNET_HEADER_BYTES, MTU_MAX, MTU_MIN, Mac, NetError, NetSpec, NodeIx, PipeIx, VertexIx, VertexKind,
+    ETHERNET_HEADER_BYTES, MTU_MAX, MTU_MIN, Mac, NetError, NetSpec, NodeIx, PipeIx, PipeSpec, VertexIx, VertexKind,
 };
 
 /// Flows with a release in the future are forgotten when the table holds at least this many and they have passed.
 const FLOWS_PRUNE_MIN: usize = 256;
-/// Events that come from outside bear this bit in their order: they happen after all others of their instant.
+/// Rank of events at one instant: those of a pipe have its number in the upper half and count in the lower, those of
+/// pipes that may send again this bit and the pipe's number.
+const SERVES: u64 = 1 << 62;
+/// And those that come from outside this bit, and are numbered.
 const FROM_OUTSIDE: u64 = 1 << 63;
+
+/// The rank of a packet that is so many behind another of its pipe or node.
+pub(crate) fn later(rank: u64, behind: usize) -> u64 {
+    if rank & FROM_OUTSIDE != 0 {
+        return rank + behind as u64;
+    }
+    // Two of one pipe at one instant are never 2^31 apart.
+    rank >> 32 << 32 | u64::from((rank as u32).wrapping_add(behind as u32))
+}
 
 /// A frame that has reached its node.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,12 +85,18 @@ pub struct NodeCounters {
     pub dropped_no_route: u64,
 }
 
-/// A packet that has reached its node.
+/// A packet that has reached its node, or several.
 #[derive(Debug)]
 pub(crate) struct Arrived {
     pub to: NodeIx,
-    pub frame: Frame,
+    pub came: Came,
     pub due: VirtNs,
+}
+
+#[derive(Debug)]
+pub(crate) enum Came {
+    One(Frame),
+    Run(Pieces),
 }
 
 /// What happens.
@@ -100,12 +119,46 @@ pub(crate) struct Node {
     pub(crate) counters: NodeCounters,
 }
 
+/// What comes to a vertex, and how.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Into {
+    /// Pipes that lead here, and the lane of the node that is here.
+    pub lanes: Vec<u32>,
+    /// The least delay of a pipe that leads here, which one that is, and the least of the others.
+    least: (VirtSpan, Option<u32>, VirtSpan),
+    /// What happens here is done until then.
+    pub done: VirtNs,
+}
+
+impl Into {
+    /// What enters any other pipe that leads here needs at least so long.
+    pub(crate) fn least_but(&self, lane: Option<usize>) -> VirtSpan {
+        let (least, of, second) = self.least;
+        if of.map(|of| of as usize) == lane { second } else { least }
+    }
+
+    /// Finds the delays anew.
+    pub(crate) fn measure(&mut self, pipes: &[PipeSpec]) {
+        self.least = (VirtSpan(u64::MAX), None, VirtSpan(u64::MAX));
+        for lane in &self.lanes {
+            // The lane of a node is no pipe.
+            let Some(pipe) = pipes.get(*lane as usize) else { continue };
+            let delay = VirtSpan(pipe.link.least_delay_ns());
+            if delay < self.least.0 {
+                self.least = (delay, Some(*lane), self.least.0);
+            } else {
+                self.least.2 = self.least.2.min(delay);
+            }
+        }
+    }
+}
+
 /// The network with its state. See the crate's text for its rules.
 #[derive(Debug)]
 pub struct Network {
     pub(crate) spec: NetSpec,
     pub(crate) nodes: Vec<Node>,
-    node_of_vertex: Vec<Option<NodeIx>>,
+    pub(crate) node_of_vertex: Vec<Option<NodeIx>>,
     pub(crate) by_mac: BTreeMap<Mac, NodeIx>,
     by_ipv4: BTreeMap<Ipv4Addr, NodeIx>,
     by_ipv6: BTreeMap<Ipv6Addr, NodeIx>,
@@ -116,15 +169,22 @@ pub struct Network {
     pub(crate) reroutes_refused: u64,
     pub(crate) frame_bytes_max: usize,
     pub(crate) packets: Packets,
-    /// One that was taken to see whether it goes on from those before it.
-    pub(crate) ahead: Option<Arrived>,
+    /// By vertex.
+    pub(crate) into: Vec<Into>,
     /// A lane for each pipe's arrivals, then one for what each node sends.
     pub(crate) agenda: Agenda,
-    seq: u64,
+    /// Events from outside so far.
+    outside: u64,
     /// Nothing happens before this instant any more.
     pub(crate) processed: VirtNs,
+    /// Something was found out ahead until then: no change takes place before it.
+    pub(crate) done: VirtNs,
     /// What happens now is to be seen until then.
     pub(crate) until: VirtNs,
+    /// How long the first of a run waits for others at its node.
+    pub(crate) patience: VirtSpan,
+    /// Everything happens in the order of its instants.
+    pub(crate) strict: bool,
     /// Last release of flows that paid a debt, in the future when it was set.
     releases: BTreeMap<(NodeIx, u64), VirtNs>,
     prune_at: usize,
@@ -161,11 +221,14 @@ impl Network {
             reroutes_refused: 0,
             frame_bytes_max,
             packets: Packets::new(frame_bytes_max),
-            ahead: None,
+            into: vec![Into::default(); spec.vertices.len()],
             agenda: Agenda::new(spec.pipes.len() + spec.nodes.len()),
-            seq: 1,
+            outside: 0,
             processed: VirtNs(0),
+            done: VirtNs(0),
             until: VirtNs(0),
+            patience: VirtSpan(0),
+            strict: false,
             releases: BTreeMap::new(),
             prune_at: FLOWS_PRUNE_MIN,
             changes: BTreeMap::new(),
@@ -177,6 +240,7 @@ impl Network {
         };
         let mut seeds = SplitMix64(spec.seed);
         net.pipes = spec.pipes.iter().map(|p| Pipe::new(&p.link, frame_bytes_max as u32, seeds.next())).collect();
+        net.find_into();
         for ix in 0..spec.nodes.len() {
             net.add_node(spec, NodeIx(ix as u32))?;
         }
@@ -220,7 +284,7 @@ impl Network {
     /// `now + debt`, never before an earlier frame of the same flow. An instant before one that was already
     /// processed counts as that one.
     pub fn ingress(&mut self, now: VirtNs, from: NodeIx, mut frame: Vec<u8>, debt: VirtSpan) {
-        let now = now.max(self.processed);
+        let now = self.not_before(now, from);
         if let Some(record) = &mut self.record {
             record.push(Recorded::Frame { at: now, from, debt, frame: frame.clone() });
         }
@@ -321,9 +385,20 @@ impl Network {
     /// A packet begins its way.
     pub(crate) fn admit(&mut self, at: VirtNs, vertex: VertexIx, from: NodeIx, dest: Dest, frame: Frame) {
         let packet = self.packets.insert(Packet { frame, dest, from, vertex, broken: false });
+        self.begin(at, from, packet);
+    }
+
+    pub(crate) fn begin(&mut self, at: VirtNs, from: NodeIx, packet: PacketIx) {
         let least = self.least(What::Reach(packet));
         let lane = self.pipes.len() + from.at();
-        self.push_from_outside(Some(lane), at, least, What::Reach(packet));
+        let count = self.packets.count(packet);
+        self.push_from_outside(Some(lane), at, count, least, What::Reach(packet));
+    }
+
+    /// When something that a node does now takes place.
+    pub(crate) fn not_before(&self, now: VirtNs, from: NodeIx) -> VirtNs {
+        let vertex = self.nodes[from.at()].vertex;
+        now.max(self.processed).max(self.into[vertex.at()].done)
     }
 
     /// When a frame may enter the first pipe.
@@ -349,34 +424,33 @@ impl Network {
 
     /// No delivery is due before this instant: the caller calls [`Network::pop_due`] then, not at every hop. It may
     /// find nothing due yet, when a packet has to wait in a queue or the network changes, and asks again.
-    pub fn next_due(&self) -> Option<VirtNs> {
-        match &self.ahead {
-            Some(arrived) => Some(arrived.due),
-            None => self.agenda.earliest(),
-        }
+    pub fn next_due(&mut self) -> Option<VirtNs> {
+        self.agenda.earliest()
     }
 
     /// Moves packets on until one reaches its node, in the order of their instants; `None` when nothing more is
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
-        let Arrived { to, frame, due } = self.arrived(now)?;
-        Some(Delivery { to, frame: self.packets.whole(frame), due })
+        match self.arrived(now, |_, _| false)? {
+            Arrived { to, came: Came::One(frame), due } => Some(Delivery { to, frame: self.packets.whole(frame), due }),
+            Arrived { came: Came::Run(_), .. } => unreachable!("no node wants runs"),
+        }
     }
 
-    pub(crate) fn arrived(&mut self, now: VirtNs) -> Option<Arrived> {
-        if let Some(arrived) = self.ahead.take() {
-            return Some(arrived);
-        }
+    /// As [`Network::pop_due`]; nodes that `merges` names get what is due and belongs together as one; with
+    /// `false` it is asked whether they will.
+    pub(crate) fn arrived(&mut self, now: VirtNs, merges: impl Fn(NodeIx, bool) -> bool) -> Option<Arrived> {
         self.until = now;
-        while let Some(event) = self.agenda.pop(now) {
-            self.processed = event.due;
+        while let Some(event) = self.next_event() {
             match event.what {
                 What::Reach(packet) => {
-                    if self.together(event.due, packet) {
-                        continue;
-                    }
-                    if let Some(arrived) = self.reach(event.due, packet) {
-                        return Some(arrived);
+                    let arrived = match self.together(event, packet, &merges) {
+                        Step::Alone(packet) => self.reach(event.due, packet),
+                        Step::Sent => None,
+                        Step::Arrived(arrived) => Some(arrived),
+                    };
+                    if arrived.is_some() {
+                        return arrived;
                     }
                 }
                 What::Serve(pipe) => {
@@ -423,7 +497,7 @@ impl Network {
         let c = &mut self.nodes[to.at()].counters;
         c.packets_received += 1;
         c.bytes_received += frame.len() as u64;
-        Arrived { to, frame, due }
+        Arrived { to, came: Came::One(frame), due }
     }
 
     fn enter(&mut self, at: VirtNs, pipe: PipeIx, packet: PacketIx) {
@@ -439,7 +513,7 @@ impl Network {
         // What would be the next event of all needs not go on the agenda.
         while let Some(at) = self.pipes[pipe.at()].next_serve()
             && at <= self.until
-            && (at, self.seq) < self.agenda.first()
+            && (at, SERVES | u64::from(pipe.0)) < self.agenda.first()
         {
             self.processed = at;
             self.pipes[pipe.at()].serve(at, &mut self.packets, &mut out);
@@ -452,7 +526,7 @@ impl Network {
         {
             p.wake = Some(at);
             let least = self.least(What::Serve(pipe));
-            self.push(None, at, self.seq, least, What::Serve(pipe));
+            self.push(None, at, SERVES | u64::from(pipe.0), least, What::Serve(pipe));
         }
     }
 
@@ -461,7 +535,10 @@ impl Network {
         for d in out.drain(..) {
             self.packets.get(d.packet).vertex = self.spec.pipes[pipe.at()].to;
             let least = self.least(What::Reach(d.packet));
-            self.push(Some(pipe.at()), d.arrives, self.seq, least, What::Reach(d.packet));
+            let count = self.packets.count(d.packet) as u32;
+            let left = &mut self.pipes[pipe.at()].left;
+            let rank = u64::from(pipe.0) << 32 | u64::from(std::mem::replace(left, left.wrapping_add(count)));
+            self.push(Some(pipe.at()), d.arrives, rank, least, What::Reach(d.packet));
         }
     }
 
@@ -492,7 +569,7 @@ impl Network {
     }
 
     /// What has to pass at least between an event and a delivery that it leads to.
-    fn least(&mut self, what: What) -> VirtSpan {
+    pub(crate) fn least(&mut self, what: What) -> VirtSpan {
         match what {
             What::Reach(ix) => {
                 let packet = self.packets.get(ix);
@@ -510,13 +587,33 @@ impl Network {
         }
     }
 
-    pub(crate) fn push_from_outside(&mut self, lane: Option<usize>, due: VirtNs, least: VirtSpan, what: What) {
-        self.push(lane, due, self.seq | FROM_OUTSIDE, least, what);
+    /// So many things happen.
+    pub(crate) fn push_from_outside(
+        &mut self,
+        lane: Option<usize>,
+        due: VirtNs,
+        count: usize,
+        least: VirtSpan,
+        what: What,
+    ) {
+        let rank = self.outside | FROM_OUTSIDE;
+        self.outside += count as u64;
+        self.push(lane, due, rank, least, what);
     }
 
-    fn push(&mut self, lane: Option<usize>, due: VirtNs, seq: u64, least: VirtSpan, what: What) {
-        self.seq += 1;
-        self.agenda.push(lane, Event { due, seq, what }, due.plus(least));
+    fn push(&mut self, lane: Option<usize>, due: VirtNs, rank: u64, least: VirtSpan, what: What) {
+        self.agenda.push(lane, Event { due, rank, what }, due.plus(least));
+    }
+
+    /// Finds what leads to each vertex.
+    fn find_into(&mut self) {
+        for (ix, pipe) in self.spec.pipes.iter().enumerate() {
+            self.into[pipe.to.at()].lanes.push(ix as u32);
+        }
+        for (ix, node) in self.spec.nodes.iter().enumerate() {
+            self.into[node.vertex.at()].lanes.push((self.spec.pipes.len() + ix) as u32);
+        }
+        self.into.iter_mut().for_each(|into| into.measure(&self.spec.pipes));
     }
 
     /// Finds the earliest delivery of every event anew, after the network has changed.
@@ -524,6 +621,12 @@ impl Network {
         let mut agenda = std::mem::take(&mut self.agenda);
         agenda.bind_anew(|e| e.due.plus(self.least(e.what)));
         self.agenda = agenda;
+    }
+
+    /// Has all packets go one at a time and in the order of their instants wherever they are, for whoever wants to see
+    /// that the outcome is the same.
+    pub fn set_strict(&mut self, strict: bool) {
+        self.strict = strict;
     }
 
     /// From now on keeps a copy of every packet that the pipe sends, or stops to. Take them with
@@ -551,7 +654,7 @@ impl Network {
 
     /// Copies of frames that are on their way.
     pub fn in_flight(&self) -> usize {
-        self.packets.len() + usize::from(self.ahead.is_some())
+        self.packets.len()
     }
 
     /// Bytes of memory that packets on their way and buffers in reserve take, the agenda included.

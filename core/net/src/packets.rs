@@ -8,6 +8,7 @@ use diecast_core_vtime::VirtNs;
 use crate::large::{Larges, Piece};
 use crate::neighbour;
 use crate::spec::{NodeIx, PipeIx, VertexIx};
+use crate::train::Trains;
 
 /// Buffers kept for reuse; more are freed.
 const SPARE_BUFFERS_MAX: usize = 4096;
@@ -32,16 +33,24 @@ pub(crate) struct PacketIx(u32);
 pub(crate) enum Frame {
     Whole(Vec<u8>),
     Piece(Piece),
+    /// Several pieces; `bytes` of the first one.
+    Train {
+        train: u32,
+        bytes: u32,
+    },
 }
 
 impl Frame {
     pub(crate) fn len(&self) -> usize {
         match self {
             Frame::Whole(bytes) => bytes.len(),
-            Frame::Piece(piece) => piece.bytes as usize,
+            Frame::Piece(Piece { bytes, .. }) | Frame::Train { bytes, .. } => *bytes as usize,
         }
     }
 }
+
+/// Trains go through pipes that do nothing but send; what else happens to packets happens to one at a time.
+const ONE: &str = "a train is taken apart before";
 
 /// A packet on its way.
 #[derive(Debug)]
@@ -75,6 +84,7 @@ pub(crate) struct Packets {
     spare: Vec<Vec<u8>>,
     /// Of whom packets may be pieces.
     pub(crate) larges: Larges,
+    pub(crate) trains: Trains,
     /// Capacity of a buffer that takes every frame.
     buffer_bytes: usize,
     /// What watched pipes have sent since the last look.
@@ -125,6 +135,7 @@ impl Packets {
         match &self.peek(ix).frame {
             Frame::Whole(bytes) => neighbour::flow_key(bytes),
             Frame::Piece(piece) => neighbour::flow_key(self.larges.headers(*piece)),
+            Frame::Train { .. } => unreachable!("{ONE}"),
         }
     }
 
@@ -135,6 +146,7 @@ impl Packets {
         let frame = match &original.frame {
             Frame::Whole(bytes) => Frame::Whole(bytes.clone()),
             Frame::Piece(piece) => Frame::Piece(*piece),
+            Frame::Train { .. } => unreachable!("{ONE}"),
         };
         if let Frame::Piece(piece) = &frame {
             self.larges.share(*piece);
@@ -150,7 +162,7 @@ impl Packets {
         }
         match &mut self.get(ix).frame {
             Frame::Whole(bytes) => bytes,
-            Frame::Piece(_) => unreachable!("it has just become whole"),
+            Frame::Piece(_) | Frame::Train { .. } => unreachable!("it has just become whole"),
         }
     }
 
@@ -163,6 +175,7 @@ impl Packets {
                 self.larges.write(piece, &mut bytes);
                 bytes
             }
+            Frame::Train { .. } => unreachable!("{ONE}"),
         }
     }
 
@@ -176,6 +189,7 @@ impl Packets {
                 self.larges.release(piece.large, 1);
                 bytes
             }
+            Frame::Train { .. } => unreachable!("{ONE}"),
         }
     }
 
@@ -183,11 +197,12 @@ impl Packets {
         match frame {
             Frame::Whole(bytes) => self.recycle(bytes),
             Frame::Piece(piece) => self.larges.release(piece.large, 1),
+            Frame::Train { .. } => unreachable!("{ONE}"),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() + self.trains.coupled
     }
 
     /// An empty buffer that takes every frame, a used one when there is one.
@@ -217,9 +232,10 @@ impl Packets {
     pub(crate) fn memory_bytes(&self) -> usize {
         let frame = |p: &Packet| match &p.frame {
             Frame::Whole(bytes) => bytes.capacity(),
-            Frame::Piece(_) => 0,
+            Frame::Piece(_) | Frame::Train { .. } => 0,
         };
         let frames: usize = self.slots.iter().flatten().map(frame).sum::<usize>() + self.larges.memory_bytes();
+        let frames = frames + self.trains.memory_bytes();
         let spare: usize = self.spare.iter().map(Vec::capacity).sum();
         frames + spare + self.slots.capacity() * size_of::<Option<Packet>>() + self.free.capacity() * 4
     }

@@ -88,6 +88,8 @@ pub(crate) struct Pipe {
     pub(crate) sending: Sending,
     /// When the last packet arrives; the next is not earlier unless the pipe reorders.
     pub(crate) last_arrival: VirtNs,
+    /// Packets that have left it so far, modulo 2^32.
+    pub(crate) left: u32,
     /// For when the next look at the queue is on the agenda.
     pub(crate) wake: Option<VirtNs>,
     /// Its own place, while somebody wants to see what it sends.
@@ -212,6 +214,7 @@ impl Pipe {
             free_rem: 0,
             sending: Sending::default(),
             last_arrival: VirtNs(0),
+            left: 0,
             wake: None,
             watched: None,
             counters: PipeCounters::default(),

@@ -37,8 +37,11 @@ use crate::writers::{Hand, Parcel, Writers};
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
 const WAKE: u64 = u64::MAX;
-/// Frames read from one TAP before the next has its turn.
+/// Frames read from one TAP before the next has its turn; a large one takes as long as so many.
 const READ_BATCH: usize = 16;
+const READ_LARGE: usize = 5;
+/// The first of several frames that merge waits at most so long for those behind it.
+const MERGE_NS: u64 = 10_000;
 /// Deliveries before TAPs are looked at again.
 const DELIVER_BATCH: usize = 64;
 /// A frame that wakes the thread costs more than its way through the model, its sender included. So after `GATHER_AFTER`
@@ -134,7 +137,7 @@ impl Emulator {
         let offload: Arc<[bool]> =
             config.taps.iter().map(|t| sys::tap_has_header(t.as_fd()).unwrap_or(false)).collect();
         let lookouts = config.taps.iter().zip(offload.iter());
-        let lookouts = lookouts.map(|(tap, on)| on.then(|| Lookout::new(tap.as_fd()).ok())?).collect();
+        let lookouts: Vec<_> = lookouts.map(|(tap, on)| on.then(|| Lookout::new(tap.as_fd()).ok())?).collect();
         let hand = Hand::new(config.taps, offload, config.clock.clone(), config.receivers);
         let (priority, cpu) = (config.priority, config.cpu);
         let writers = match config.threads {
@@ -145,6 +148,7 @@ impl Emulator {
         };
         let mut runner = Runner {
             net,
+            merges: lookouts.iter().any(Option::is_some),
             lookouts,
             hand,
             writers,
@@ -321,6 +325,8 @@ struct Runner {
     writers: Option<Writers>,
     /// For each TAP with one: whether somebody in its namespace would see that frames were merged.
     lookouts: Vec<Option<Lookout>>,
+    /// Some TAPs take merged frames.
+    merges: bool,
     /// Headers of a run, while it is written.
     head: Vec<u8>,
     clock: Arc<dyn FrameClock>,
@@ -452,7 +458,7 @@ impl Runner {
     }
 
     /// Until when to wait: the next deadline, and while there is traffic at most the next look.
-    fn until(&self, now: RealNs) -> Until {
+    fn until(&mut self, now: RealNs) -> Until {
         let due = self.net.next_due().map_or(RealNs::NEVER, |due| self.clock.r_of(due));
         let look_ns = match self.idle_looks {
             ..IDLE_LOOKS => LOOK_EVERY_NS,
@@ -479,12 +485,13 @@ impl Runner {
         if let Some(writers) = &self.writers {
             writers.given_back().for_each(|frame| self.net.recycle(frame));
         }
+        let patience = if self.merges { self.clock.v_of(now.plus(RealSpan(MERGE_NS))).since(v) } else { VirtSpan(0) };
         for i in 0..DELIVER_BATCH {
             self.backlog = i > 0;
-            let due = self.pop_due(v).or_else(|| {
+            let due = self.pop_due(v, patience).or_else(|| {
                 // More may have become due during the writes.
                 v = self.clock.v_of(now);
-                self.pop_due(v)
+                self.pop_due(v, patience)
             });
             now = match due {
                 Some(Due::Frame(delivery)) => self.hand_over(delivery, now),
@@ -496,9 +503,12 @@ impl Runner {
     }
 
     /// The next that is due. Frames are merged where nobody looks at them.
-    fn pop_due(&mut self, v: VirtNs) -> Option<Due> {
+    fn pop_due(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
         let (lookouts, captured) = (&self.lookouts, !self.captures.is_empty());
-        self.net.pop_due_merged(v, |to| !captured && lookouts[to.at()].as_ref().is_some_and(Lookout::is_clear))
+        self.net.pop_due_merged(v, patience, |to, sure| {
+            let looks = |l: &Lookout| if sure { l.is_clear() } else { l.was_clear() };
+            !captured && lookouts[to.at()].as_ref().is_some_and(looks)
+        })
     }
 
     /// Hands a frame to its node; until when that took.
@@ -545,7 +555,7 @@ impl Runner {
         while left > 0 {
             let done = if self.hand.offload[node] { self.read_large(node) } else { self.read_one(node) };
             let Some(done) = done else { return };
-            left = left.saturating_sub(done);
+            left = left.saturating_sub(done.min(READ_LARGE));
         }
         self.unread = true;
     }

@@ -4,6 +4,7 @@
 //! reader), frames come as on the wire. The kernel lists these sockets in `/proc/net/packet`, whose file stays that of the
 //! namespace in which it was opened; a look costs less than a microsecond, so there is one before each merge.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +21,7 @@ pub(crate) struct Lookout {
     sockets: File,
     /// What the file has when there is no socket: its heading.
     heading_bytes: usize,
+    was_clear: Cell<bool>,
 }
 
 impl Lookout {
@@ -30,12 +32,19 @@ impl Lookout {
         let mut text = [0; 256];
         let bytes = sockets.read_at(&mut text, 0)?;
         let heading_bytes = text[..bytes].iter().position(|b| *b == b'\n').map_or(bytes, |at| at + 1);
-        Ok(Lookout { sockets, heading_bytes })
+        Ok(Lookout { sockets, heading_bytes, was_clear: Cell::new(true) })
     }
 
     /// Whether there is no packet socket now. A namespace that can't be looked into is not clear.
     pub(crate) fn is_clear(&self) -> bool {
         let mut text = [0; 256];
-        self.sockets.read_at(&mut text[..=self.heading_bytes], 0).is_ok_and(|bytes| bytes == self.heading_bytes)
+        let found = self.sockets.read_at(&mut text[..=self.heading_bytes], 0);
+        self.was_clear.set(found.is_ok_and(|bytes| bytes == self.heading_bytes));
+        self.was_clear.get()
+    }
+
+    /// Whether there was none at the last look; a new look where there was.
+    pub(crate) fn was_clear(&self) -> bool {
+        self.was_clear.get() || self.is_clear()
     }
 }

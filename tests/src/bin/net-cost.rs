@@ -36,6 +36,8 @@ fn main() -> ExitCode {
     for part in parts {
         let figures = match part {
             "throughput" => throughput(size).into_iter().chain(throughput_with_offload(size)).collect(),
+            "mtu" => throughput(size),
+            "offload" => throughput_with_offload(size),
             "rate" => rates(size, small),
             "delay" => {
                 ["1", "10", "100"].iter().flat_map(|tdf| delay(tdf, 0, size)).chain(delay("1", 6, size)).collect()
@@ -43,7 +45,7 @@ fn main() -> ExitCode {
             "idle" => idle(size),
             "star" => star(size),
             other => {
-                eprintln!("net-cost: expected throughput, rate, delay, idle or star, got {other}");
+                eprintln!("net-cost: expected throughput, offload, rate, delay, idle or star, got {other}");
                 return ExitCode::from(2);
             }
         };

@@ -182,7 +182,9 @@ fn a_partition_stops_frames_between_its_sides_and_no_others() {
     net.schedule(VirtNs(MS / 2), Change::Partition(vec![vec![n(0), n(1)], vec![n(2)]])).unwrap();
     assert_eq!(std::iter::from_fn(|| net.pop_due(VirtNs(10 * MS))).count(), 24);
     pairs(&mut net, 20 * MS);
-    let got: Vec<(u64, u32)> = all(&mut net).iter().map(|d| (id_of(&d.frame), d.to.0)).collect();
+    let mut got: Vec<(u64, u32)> = all(&mut net).iter().map(|d| (id_of(&d.frame), d.to.0)).collect();
+    // All arrive at once.
+    got.sort_unstable();
     assert_eq!(got, [(0, 1), (1, 0), (3, 4), (4, 3), (9, 1)]);
     let dropped: Vec<u64> = net.node_counters().iter().map(|c| c.dropped_partition).collect();
     assert_eq!(dropped, [3 + 3, 3, 4, 3, 3]);
