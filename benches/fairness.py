@@ -23,13 +23,15 @@ BAR = 0.02
 LIMIT_S = 240
 # Of what a case takes until all runs evenly, in the small form.
 RAMP = 0.2
+# And of the time for which all work, at most: in mode naive that can be short.
+RAMP_MAX = 0.3
 
 # Of a case: nodes, their speed, the size of the work; virtual seconds from the begin until all of it runs evenly, and that
 # are measured then.
 Case = collections.namedtuple("Case", "kind nodes speed tdf size warm_up_s measure_s")
 CASES = {"loop-3": Case("loop", 3, 0.4, 2, 12, 0.6, 1.4), "povray-5": Case("povray", 5, 1.0, 10, 1400, 0.8, 2.0), "povray-10": Case("povray", 10, 1.0, 20, 1100, 0.8, 1.2),
-         "iperf3-5": Case("iperf3", 5, 0.4, 16, 300, 0.4, 1.0), "scp-3": Case("scp", 3, 0.4, 6, 120, 1.5, 2.0),
-         "scp-5": Case("scp", 5, 0.4, 8, 120, 1.5, 2.0), "scp-10": Case("scp", 10, 0.4, 16, 80, 1.5, 1.2),
+         "iperf3-5": Case("iperf3", 5, 0.4, 16, 600, 0.4, 2.0), "scp-3": Case("scp", 3, 0.4, 6, 360, 1.5, 5.5),
+         "scp-5": Case("scp", 5, 0.4, 8, 300, 1.5, 5.0), "scp-10": Case("scp", 10, 0.4, 16, 200, 1.5, 3.5),
          "mpi-4": Case("mpi", 4, 0.4, 4, 200, 1.5, 2.0)}
 SMALL = ["loop-3"]
 NEEDS = {"loop": ["python3"], "povray": ["povray"], "iperf3": ["iperf3"], "scp": ["sshd", "scp", "ssh-keygen"],
@@ -43,8 +45,10 @@ CATALOG = """diecast: 1
 name: fairness
 machine_types:
   node: {{cores: 1, speed: {speed}, memory: 512MiB}}
+  # What generates load keeps its CPU in mode naive, and this one does nothing but wait.
+  bystander: {{cores: 1, speed: 0.05, memory: 512MiB}}
 nodes:
-  judge: {{type: node}}
+  judge: {{type: bystander}}
 {nodes}topology:
   switches: [switch]
   links:
@@ -200,7 +204,8 @@ def run(case, mode, o):
     say(f"{case} {mode}: {time.monotonic() - began:.0f} s real; {'; '.join(reasons) or 'trustworthy'}")
     c = CASES[case]
     part = RAMP if o.small else 1
-    rates = cpu_rates(out, mode, begun, max(begun.values()) + part * 1e9 * slower * c.warm_up_s, min(ended.values()))
+    first, last = max(begun.values()), min(ended.values())
+    rates = cpu_rates(out, mode, begun, first + min(part * 1e9 * slower * c.warm_up_s, RAMP_MAX * (last - first)), last)
     # Of each node, in mode naive too, the capacity that it has for as long as the work should take.
     share = {n: rate / c.speed * (slower if mode == "naive" else 1) for n, rate in rates.items()}
     return {"seconds": {n: (ended[n] - begun[n]) / 1e9 / slower for n in begun}, "share": share,

@@ -26,6 +26,16 @@ fn twenty_thousand_execs_keep_descriptors_flat() {
     assert!(r.descriptors_max < 1000, "{} at most", r.descriptors_max);
 }
 
+/// The supervisor reads a new image's stack, which may end right behind what it looks for: 16 of 1000 such execs were killed.
+#[test]
+fn programs_without_environment_start() {
+    let _turn = alone();
+    let r = run_with(World::Frame("2"), &[], &[&c("execs", true), &tiny(), "1000", "bare"], b"", &[]);
+    let lines = r.lines();
+    assert_eq!((value(&lines, "killed"), value(&lines, "other")), (0, 0), "{} {}", r.text(), r.stderr);
+    assert_eq!(value(&lines, "good"), 1000);
+}
+
 /// Issue 2: 10,000 execs under a 10 µs meter kill nobody. A tenth of them by default.
 #[test]
 fn ten_thousand_execs_under_a_10_us_meter_kill_nobody() {

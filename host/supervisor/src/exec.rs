@@ -254,8 +254,10 @@ pub fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
     let (mut start, mut found) = (0, None);
     let mut words = [0u64; 64];
     loop {
-        memory::read_words(tid, GuestPtr(at), &mut words)?;
-        for (i, w) in words.iter().enumerate() {
+        // Up to the end of a page: a stack with few strings ends soon after the vector, and nothing is behind it.
+        let count = words.len().min(((4096 - at % 4096) / 8) as usize);
+        memory::read_words(tid, GuestPtr(at), &mut words[..count])?;
+        for (i, w) in words[..count].iter().enumerate() {
             let here = at + 8 * i as u64;
             if zeros < 2 {
                 zeros += u32::from(*w == 0);
@@ -270,7 +272,7 @@ pub fn find_auxv(tid: Tid, rsp: u64) -> io::Result<Option<Auxv>> {
                 pending = Some(*w);
             }
         }
-        at += 8 * words.len() as u64;
+        at += 8 * count as u64;
     }
 }
 
