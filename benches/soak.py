@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Labs for hours: servers under load while the world is paused and re-timed at random, servers are killed and come
-back, and every eighth lab is killed itself. No hang, no deadline early, no wrong answer, nothing that grows or stays.
+"""Labs for hours: servers under load (Redis and two of our own; nginx, memcached and PostgreSQL where they are installed)
+while the world is paused and re-timed at random, servers are killed and come back, and every eighth lab is killed itself. No hang, no deadline early, no wrong answer, nothing that grows or stays.
 Prints a line for each lab and percentiles of lateness, writes JSON; exit 1 when something of this is not so, 3 when
 nothing could run.
 
@@ -12,7 +12,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
 DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
-SERVERS = ["redis-server", "cpuserver", "tcp.py"]
+POSTGRES = max(glob.glob("/usr/lib/postgresql/*/bin"), default="/nowhere")
+SERVERS = ["redis-server", "cpuserver", "tcp.py", "nginx", "memcached", "postgres"]
 RATES = ["1", "3/2", "2", "3", "4", "6"]
 # A lab can be paused and re-timed 31 times.
 CHANGES_MAX = 28
@@ -37,7 +38,7 @@ programs:
   - {on: kv, run: [sh, -c, "%s"], ready: {tcp: 6379, within: 30s}}
   - {on: web, run: [sh, -c, "%s"], files: {/usr/local/bin/cpuserver: diecast-cpuserver}, ready: {tcp: 80, within: 30s}}
   - {on: web, run: [sh, -c, "%s"], files: {/tcp.py: tcp.py}}
-  - {on: client, run: [/tcp.py, web], files: {/tcp.py: tcp.py}}
+%s  - {on: client, run: [/tcp.py, web], files: {/tcp.py: tcp.py}}
   - {on: client, run: [/waits.py], files: {/waits.py: waits.py}}
 workload:
   parameters: {seconds: %d}
@@ -49,15 +50,91 @@ workload:
     files: {/soak.py: soak.py}
 metrics:
   answers: {from: client, json: $.rate, unit: 1/s}
-""" % (AGAIN % "redis-server --save '' --bind 0.0.0.0 --protected-mode no", AGAIN % "cpuserver --listen 0.0.0.0:80 --service 500us",
-       AGAIN % "/tcp.py", MEASURE_S + 1, MEASURE_S)
+"""
+# What is run where, the port it listens to and the files it needs, by the program that must be installed.
+MORE = {
+    "nginx": ("web", "pkill -x nginx; nginx -c /nginx.conf", 8080, "files: {/nginx.conf: nginx.conf}, "),
+    "memcached": ("kv", "memcached -u nobody -l 0.0.0.0", 11211, ""),
+    f"{POSTGRES}/postgres": ("db", "/postgres.sh", 5432, "files: {/postgres.sh: postgres.sh}, "),
+}
+FILES = {
+    "nginx.conf": """daemon off; worker_processes 2; error_log stderr; events {}
+http { access_log off; server { listen 8080; location / { return 200 "served by nginx"; } } }
+""",
+    "postgres.sh": f"""#!/bin/sh
+as='setpriv --reuid=postgres --regid=postgres --clear-groups'
+[ -d /pg ] || {{
+  mkdir /pg && chown postgres /pg && $as {POSTGRES}/initdb -D /pg/data -A trust > /pg/init
+  echo 'host all all all trust' >> /pg/data/pg_hba.conf
+}}
+exec $as {POSTGRES}/postgres -D /pg/data -k /pg -c listen_addresses=*
+""",
+}
 
 
-def ask_web(connection):
-    connection.request("GET", "/")
-    answer = connection.getresponse()
-    answer.read()
-    return answer.status == 200
+def more():
+    """Those of MORE that are installed here."""
+    return {os.path.basename(name): what for name, what in MORE.items() if shutil.which(name)}
+
+
+def catalog():
+    lines = ['  - {on: %s, run: [sh, -c, "%s"], %sready: {tcp: %d, within: 60s}}\n' % (on, AGAIN % run, files, port)
+             for on, run, port, files in more().values()]
+    text = CATALOG % (AGAIN % "redis-server --save '' --bind 0.0.0.0 --protected-mode no",
+                      AGAIN % "cpuserver --listen 0.0.0.0:80 --service 500us", AGAIN % "/tcp.py", "".join(lines), MEASURE_S + 1, MEASURE_S)
+    if "postgres" in more():
+        text = text.replace("  kv: {type: node}\n", "  kv: {type: node}\n  db: {type: node}\n").replace("web, kv]", "web, kv, db]")
+    return text
+
+
+class Nginx:
+    def __init__(self):
+        self.connection = http.client.HTTPConnection("web", 8080, timeout=5)
+
+    def once(self):
+        self.connection.request("GET", "/")
+        answer = self.connection.getresponse()
+        return (answer.status, answer.read()) == (200, b"served by nginx")
+
+
+class Memcached:
+    def __init__(self):
+        self.socket, self.turn = socket.create_connection(("kv", 11211), 5), 0
+        self.lines = self.socket.makefile("rb")
+
+    def once(self):
+        self.turn += 1
+        value = b"%064d" % self.turn
+        self.socket.sendall(b"set key 0 0 64\r\n%s\r\nget key\r\n" % value)
+        answer = [self.lines.readline() for _ in range(4)]
+        if not answer[3]:
+            raise ConnectionError("closed")
+        return answer == [b"STORED\r\n", b"VALUE key 0 64\r\n", value + b"\r\n", b"END\r\n"]
+
+
+class Postgres:
+    """A new process and a new server process for each question."""
+
+    def once(self):
+        command = [f"{POSTGRES}/psql", "-h", "db", "-U", "postgres", "-Atc", "select sum(i) from generate_series(1, 1000) i"]
+        try:
+            told = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        except subprocess.TimeoutExpired as e:
+            raise ConnectionError("no answer") from e
+        if told.returncode:
+            raise ConnectionError(told.stderr)
+        return told.stdout == "500500\n"
+
+
+class Web:
+    def __init__(self):
+        self.connection = http.client.HTTPConnection("web", timeout=5)
+
+    def once(self):
+        self.connection.request("GET", "/")
+        answer = self.connection.getresponse()
+        answer.read()
+        return answer.status == 200
 
 
 class Redis:
@@ -78,8 +155,10 @@ class Redis:
 
 
 def load(seconds):
-    """Two clients, each one request after the other; connections that end are made again."""
+    """Clients that make one request after the other; connections that end are made again."""
     counts = {"answered": 0, "wrong": 0, "ended": 0}
+    clients = [(Web, Web.once), (Redis, Redis.once)]
+    clients += [(kind, kind.once) for name, kind in [("nginx", Nginx), ("memcached", Memcached), ("postgres", Postgres)] if name in more()]
     end = time.monotonic() + seconds
 
     def ask(connect, once):
@@ -94,8 +173,7 @@ def load(seconds):
                 counts["ended"] += 1
                 time.sleep(0.05)
 
-    threads = [threading.Thread(target=ask, args=[lambda: http.client.HTTPConnection("web", timeout=5), ask_web]),
-               threading.Thread(target=ask, args=[Redis, Redis.once])]
+    threads = [threading.Thread(target=ask, args=client) for client in clients]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,14 +221,17 @@ def kill_a_server(lab, dice):
     named = {}
     for pid in processes(lab):
         try:
-            named.setdefault(open(f"/proc/{pid}/comm").read().strip(), pid)
+            named.setdefault(open(f"/proc/{pid}/comm").read().strip(), []).append(pid)
         except OSError:
             pass
     which = [name for name in SERVERS if name in named]
     if not which:
         return None
     name = dice.choice(which)
-    os.kill(named[name], signal.SIGKILL)
+    try:
+        os.kill(dice.choice(named[name]), signal.SIGKILL)
+    except ProcessLookupError:
+        return None
     return name
 
 
@@ -210,7 +291,7 @@ class Lab:
                 self.faults.append(f"it hung: {self.done[-5:]}")
                 self.child.kill()
         self.reader.join(10)
-        if not dies and self.child.returncode not in (0, 4):
+        if self.child.returncode not in ((-signal.SIGKILL,) if dies else (0, 4)):
             self.faults.append(f"status {self.child.returncode}: {''.join(self.said)[-300:]}")
         for kind, most in GROWTH_MAX.items():
             if first and last[kind] - first[kind] > most:
@@ -248,7 +329,7 @@ def main():
     if lacks := [p for p in ["redis-server", "runc", "python3"] if not shutil.which(p)]:
         print(f"skipped: no {', '.join(lacks)}")
         return 3
-    print(f"seed {o.seed}", flush=True)
+    print(f"seed {o.seed}; beside Redis: {', '.join(more()) or 'no server of others'}", flush=True)
     os.makedirs(o.out, exist_ok=True)
     dice, late, labs, began, before = random.Random(o.seed), [], [], time.monotonic(), left_behind()
     with tempfile.TemporaryDirectory(prefix="diecast-soak-", dir="/var/tmp") as folder:
@@ -256,7 +337,10 @@ def main():
                              ("tcp.py", f"{ROOT}/tests/system/pace_tcp.py"), ("diecast-cpuserver", f"{RELEASE}/diecast-cpuserver")]:
             shutil.copy(source, f"{folder}/{name}")
             os.chmod(f"{folder}/{name}", 0o755)
-        open(f"{folder}/soak.yaml", "w").write(CATALOG)
+        for name, text in FILES.items():
+            open(f"{folder}/{name}", "w").write(text)
+            os.chmod(f"{folder}/{name}", 0o755)
+        open(f"{folder}/soak.yaml", "w").write(catalog())
         while time.monotonic() < began + o.minutes * 60:
             lab = Lab(folder, os.path.abspath(f"{o.out}/lab-{len(labs)}"), dice)
             dies = len(labs) % 8 == 2
