@@ -253,7 +253,7 @@ class Lab:
     def tell(self, *words):
         told = subprocess.run([DIECAST, *words], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
         # A lab may end meanwhile.
-        if told.returncode and self.child.poll() is None and '"end"' not in self.journal():
+        if told.returncode and self.child.poll() is None and '"end"' not in self.journal() and "is ending" not in told.stderr:
             self.faults.append(f"{' '.join(words)}: {told.stderr.strip()[:200]}")
         return told.returncode == 0
 

@@ -156,9 +156,9 @@ impl Live {
         self.journal.write(Record::NetworkChange(NetworkChange { v_ns, r_ns, source, change }));
     }
 
-    /// A lab that ends must not stand still: its programs could not.
+    /// The load is over.
     pub fn ends(&self) {
-        let _ = self.world.resume();
+        self.world.ends();
     }
 
     /// Serves one connection to the control socket.

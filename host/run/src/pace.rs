@@ -37,6 +37,8 @@ struct State {
     lowest: Tdf,
     followed: Followed,
     standing: Option<Standing>,
+    /// Nothing changes any more.
+    ended: bool,
     since: VirtNs,
     took_ns: u64,
 }
@@ -55,6 +57,8 @@ pub enum WorldError {
     Already(&'static str),
     #[error("the lab's nodes are in no frames (modes naive and native): their programs can't be paused")]
     NoFrames,
+    #[error("the lab is ending: its load is over, and its nodes are being removed")]
+    Ending,
     #[error(transparent)]
     Refused(#[from] Refusal),
     #[error("listing the nodes' sockets: {0}")]
@@ -88,6 +92,7 @@ impl World {
             lowest: tdf,
             followed: Followed::default(),
             standing: None,
+            ended: false,
             since: frame.now(),
             took_ns: 0,
         };
@@ -152,6 +157,14 @@ impl World {
         })
     }
 
+    /// A lab that ends must not stand still, now or later: its programs could not end.
+    pub fn ends(&self) {
+        let _ = self.change(|state| {
+            state.ended = true;
+            state.standing.take().map_or(Ok(()), |standing| self.go_on(state, standing))
+        });
+    }
+
     fn stand_still(&self) -> Result<(Standing, VirtNs), WorldError> {
         if self.nodes.len() < self.kernel.cgroups.len() {
             return Err(WorldError::NoFrames);
@@ -193,6 +206,9 @@ impl World {
                 // Without it a busy host makes a pause take longer, and the answer says how long.
                 let _: Scheduling = become_fifo(PRIORITY);
                 let mut state = self.state();
+                if state.ended {
+                    return Err(WorldError::Ending);
+                }
                 let began = Instant::now();
                 what(&mut state)?;
                 state.took_ns = began.elapsed().as_nanos() as u64;
