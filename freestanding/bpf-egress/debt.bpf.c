@@ -97,6 +97,8 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
+	unsigned long nvcsw;
+	unsigned long nivcsw;
 };
 struct pt_regs {
 	unsigned long orig_ax;
@@ -119,6 +121,9 @@ struct cell {
 // What is known of a node.
 struct node {
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
+	// Switches to its threads: from another of the same process, with which the meter's timer goes on; from another that
+	// is metered, whose timer is ended; from anything else.
+	__u64 switches[3];
 	struct waited waited;
 };
 
@@ -305,6 +310,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	}
 	if (!next_node)
 		return 0;
+	__sync_fetch_and_add(&next_node->switches[prev->tgid == next->tgid ? 0 : node ? 1 : 2], 1);
 	set_busy(next, now);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
@@ -360,7 +366,8 @@ struct trailer {
 	__u64 run_delay_ns;
 	// How long the process had not run when the burst became possible, µs.
 	__u32 gap_us;
-	__u16 pad;
+	// How often the thread has given up its core so far, the last bits.
+	__u16 switches;
 	// Makes the sum of all 16-bit words 0xffff.
 	__u16 balance;
 };
@@ -415,6 +422,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->cpu_ns = cpu;
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;
+	t->switches = task->nvcsw + task->nivcsw;
 	t->run_delay_ns = task->sched_info.run_delay;
 	t->gap_us = b->gap_ns / 1000 < 0xffffffffull ? b->gap_ns / 1000 : 0xffffffffull;
 }

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use diecast_tests::{alone, cost, diecast, target_dir};
+use diecast_tests::{World, alone, c, cost, diecast, run_with, target_dir, value};
 
 /// The bars of issue 2 are 20 ns for a clock read and 50 ns for a call without time, on a quiet machine; the small
 /// run on a busy one gets as much again before it fails.
@@ -18,6 +18,32 @@ fn costs() {
     assert!(c.clock_added_ns() <= 40.0, "a clock read: {}", c.json());
     assert!(c.trap_added_ns() <= cost::TRAP_BAR_NS, "a trapped wait: {}", c.json());
     assert!(c.call_added_ns() <= 100.0, "a call without time: {}", c.json());
+}
+
+/// A meter's event makes switches dearer, in nested virtual machines by several microseconds. Its own part in each is no CPU
+/// time of the program's: what is left to it is that of the process before, and a frame can't tell who that was.
+#[test]
+fn a_meter_makes_switches_dearer_at_its_own_cost() {
+    diecast_quiet::look(switches);
+}
+
+fn switches() {
+    let _turn = alone();
+    let guest = c("switches", false);
+    let each = |options: &[&str], tdf| {
+        let world = if options.is_empty() { World::Native } else { World::Frame(tdf) };
+        let r = run_with(world, options, &[&guest, "8000"], b"", &[]);
+        (value(&r.lines(), "each") as f64, r.stderr)
+    };
+    let (native_ns, _) = each(&[], "1");
+    let (framed_ns, stats) = each(&["--cores", "1", "--grain", "100us", "--stats"], "4");
+    let words: Vec<&str> = stats.split_whitespace().collect();
+    let at = words.windows(3).position(|w| w == ["ns", "a", "switch),"]).expect("statistics");
+    let added_ns: f64 = words[at - 1].parse().expect("a number");
+    println!("a question: {native_ns} ns natively, {framed_ns} ns metered; a switch costs {added_ns} ns more");
+    assert!((100.0..100_000.0).contains(&added_ns), "{stats}");
+    // Charged to the program the two parts of it would be 2 x added_ns.
+    assert!(framed_ns <= native_ns + 1.4 * added_ns + 1_000.0, "{native_ns} {framed_ns} {added_ns}");
 }
 
 /// `make bench-performance` in its small form: it runs, and has every figure. Whether bars are met is not for a busy

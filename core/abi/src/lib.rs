@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 16;
+pub const ABI_VERSION: u32 = 17;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -117,6 +117,10 @@ impl SegmentCell {
     }
 }
 
+/// Value of [`NodePage::switch_part`] before it is known: one for a process of which one thread only was ever hit, and
+/// nothing for others, which may have threads that it switches between.
+pub const SWITCHES_UNKNOWN: u32 = u32::MAX;
+
 /// What a thread's meter remembers between two hits. The thread itself writes it, and the emulator when it charges a
 /// packet's sender, each while it holds `busy`; the supervisor frees it once the thread is gone. All values relaxed.
 #[repr(C, align(128))]
@@ -146,6 +150,10 @@ pub struct ThreadSlot {
     pub node_charged_ns: AtomicU64,
     /// CPU time charged to this thread.
     pub charged_ns: AtomicU64,
+    /// Context switches of this thread by its last charge, of which the last sixteen bits count.
+    pub switches: AtomicU64,
+    /// The part of `cost_ns` that the process has not been told of: the emulator can't.
+    pub untold_cost_ns: AtomicU64,
 }
 
 impl ThreadSlot {
@@ -240,6 +248,11 @@ pub struct NodePage {
     pub slack_ns: AtomicU64,
     /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), estimated.
     pub hit_cost_ns: AtomicU64,
+    /// What the meter adds to a context switch to one of its threads: its timer is set. Estimated, ns.
+    pub switch_cost_ns: AtomicU64,
+    /// How many times that a switch costs on the average, in 1/65536: nothing between threads of one process, whose timer goes
+    /// on, and twice from another metered one, whose timer is ended first. [`SWITCHES_UNKNOWN`] where nobody tells.
+    pub switch_part: AtomicU32,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
     /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do

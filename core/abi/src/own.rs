@@ -36,6 +36,8 @@ pub struct OwnPage {
     pub cpu_timers_armed: [AtomicU64; CPU_TIMER_WORDS],
     /// How many are.
     pub cpu_timers: AtomicU32,
+    /// Threads of it that had a hit.
+    pub threads_hit: AtomicU32,
     /// Handlers of the program that were entered, in a metered node.
     pub handled: AtomicU64,
     /// Virtual SIGTRAP (bit 0), SIGSYS (bit 1) and SIGSEGV (bit 2) that wait because every thread they met blocks them.

@@ -6,10 +6,10 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::{GAP_BINS, NodePage, ThreadSlot, late_bucket};
+use diecast_core_abi::{GAP_BINS, NodePage, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
-use crate::{at_usual_speed, charge, finish_of, warm_ns};
+use crate::{at_usual_speed, charge, finish_of, switches_ns, switches_since, warm_ns};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,18 +28,24 @@ pub struct Sent {
     pub run_delay_ns: u64,
     /// How long the node had not run at that wake-up, real ns.
     pub gap_ns: u64,
+    /// How often it has given up its core, the last sixteen bits.
+    pub switches: u16,
 }
 
 /// The ledger as a sender's charge sees it.
 struct Account<'a> {
     discount: &'a [AtomicU32; GAP_BINS],
     slow_discount: u32,
+    /// What the meter adds to a switch, and how many times that on the average.
+    switch: (u64, u32),
     slowness: Rate,
     entries: &'a [AtomicU64],
     now_v: VirtNs,
     charged_ns: u64,
     cold_ns: u64,
     slow_ns: u64,
+    /// What the meter's part in switches was.
+    cost_ns: u64,
     forgiven_v_ns: u64,
     clamped: bool,
     /// What the node had been charged before.
@@ -47,13 +53,20 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// Charges work of a burst after `gap_ns` that could start at `earliest`; its end.
-    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
+    /// The meter's part of what a burst used.
+    fn switched(&self, switches: u64, usual_ns: u64) -> u64 {
+        switches_ns(self.switch.0, self.switch.1, switches, usual_ns)
+    }
+
+    /// Charges work of a burst after `gap_ns` that could start at `earliest`, with so many switches; its end.
+    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64, switches: u64) -> VirtNs {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
-        let warm = warm_ns(self.discount, gap_ns, usual);
+        let cost = self.switched(switches, usual);
+        let warm = warm_ns(self.discount, gap_ns, usual - cost);
+        self.cost_ns += cost;
         let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(warm));
         self.charged_ns += warm;
-        self.cold_ns += usual - warm;
+        self.cold_ns += usual - cost - warm;
         self.slow_ns += cpu_ns - usual;
         self.forgiven_v_ns += c.forgiven_v_ns;
         self.clamped |= c.clamped;
@@ -61,20 +74,22 @@ impl Account<'_> {
     }
 
     /// When this much work would have ended, without a charge.
-    fn look(&self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64) -> VirtNs {
+    fn look(&self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64, switches: u64) -> VirtNs {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
-        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, usual)))
+        let work = usual - self.switched(switches, usual);
+        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, work)))
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let Some(slot) = slot else { return self.look(woke, burst_ns, sent.gap_ns) };
+        let Some(slot) = slot else { return self.look(woke, burst_ns, sent.gap_ns, 1) };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
             let earliest = VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed)));
-            return self.look(earliest, open_ns, slot.gap_ns.load(Relaxed));
+            let switches = switches_since(slot.switches.load(Relaxed), u64::from(sent.switches));
+            return self.look(earliest, open_ns, slot.gap_ns.load(Relaxed), switches);
         }
         let release = self.charge_held(slot, sent, woke);
         slot.release();
@@ -90,20 +105,29 @@ impl Account<'_> {
             let since = at_usual_speed(self.slow_discount, last_cpu_ns - sent.cpu_ns);
             return VirtNs(before.0.saturating_sub(self.slowness.mul_floor(since)));
         }
+        let known = slot.switches.load(Relaxed);
+        let switches = switches_since(known, u64::from(sent.switches));
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
-            self.book(before, used_ns, slot.gap_ns.load(Relaxed))
+            self.book(before, used_ns, slot.gap_ns.load(Relaxed), switches)
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
             if left_over_ns > 0 {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
-                earliest = self.book(VirtNs(before.0.max(latest_start)), left_over_ns, slot.gap_ns.load(Relaxed));
+                let gap_ns = slot.gap_ns.load(Relaxed);
+                earliest =
+                    self.book(VirtNs(before.0.max(latest_start)), left_over_ns, gap_ns, switches.saturating_sub(1));
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
-            self.book(earliest.max(woke), used_ns - left_over_ns, sent.gap_ns)
+            // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
+            let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
+            self.book(earliest.max(woke), used_ns - left_over_ns, sent.gap_ns, of_burst)
         };
+        slot.switches.store(known + switches, Relaxed);
+        slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
+        slot.untold_cost_ns.fetch_add(self.cost_ns, Relaxed);
         slot.charged_ns.fetch_add(self.charged_ns, Relaxed);
         // From here on counts what siblings are charged, and how long the thread waits.
         slot.node_charged_ns.store(self.node_charged_ns + self.charged_ns, Relaxed);
@@ -113,6 +137,14 @@ impl Account<'_> {
         slot.last_cpu_ns.store(sent.cpu_ns, Relaxed);
         slot.last_wall_ns.store(sent.at.0, Relaxed);
         finish
+    }
+}
+
+/// How many times the node's switches cost what the meter adds to one; nothing before it is known.
+fn known_part(page: &NodePage) -> u32 {
+    match page.switch_part.load(Relaxed) {
+        SWITCHES_UNKNOWN => 0,
+        part => part,
     }
 }
 
@@ -129,12 +161,14 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     let mut account = Account {
         discount: &page.cold_discount,
         slow_discount: page.slow_discount.load(Relaxed),
+        switch: (page.switch_cost_ns.load(Relaxed), known_part(page)),
         slowness: page.slowness(),
         entries: page.entries(),
         now_v: segment.v_of(now),
         charged_ns: 0,
         cold_ns: 0,
         slow_ns: 0,
+        cost_ns: 0,
         forgiven_v_ns: 0,
         clamped: false,
         node_charged_ns: k.charged_ns.load(Relaxed),
@@ -145,6 +179,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     k.charged_ns.fetch_add(account.charged_ns, Relaxed);
     k.cold_ns.fetch_add(account.cold_ns, Relaxed);
     k.slow_ns.fetch_add(account.slow_ns, Relaxed);
+    k.meter_cost_ns.fetch_add(account.cost_ns, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
     if account.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
@@ -175,12 +210,12 @@ mod tests {
 
     /// At TDF 10 and speed 0.5, one virtual CPU free since `free_v`; real 0 is virtual 0. Release, CPU charged, free.
     fn charged(free_v: u64, now_ns: u64, slot: Option<&ThreadSlot>, sent: &Sent) -> (u64, u64, u64) {
-        charged_on((&Default::default(), 0), free_v, now_ns, slot, sent)
+        charged_on((&Default::default(), 0, 0), free_v, now_ns, slot, sent)
     }
 
-    /// The same after some sleeps, and on cores slower than usual, if any.
+    /// The same after some sleeps, on cores slower than usual and with dearer switches, if any.
     fn charged_on(
-        (discount, slow_discount): (&[AtomicU32; GAP_BINS], u32),
+        (discount, slow_discount, switch_ns): (&[AtomicU32; GAP_BINS], u32, u64),
         free_v: u64,
         now_ns: u64,
         slot: Option<&ThreadSlot>,
@@ -191,12 +226,14 @@ mod tests {
         let mut a = Account {
             discount,
             slow_discount,
+            switch: (switch_ns, 1 << 16),
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             now_v: segment.v_of(RealNs(now_ns)),
             charged_ns: 0,
             cold_ns: 0,
             slow_ns: 0,
+            cost_ns: 0,
             forgiven_v_ns: 0,
             clamped: false,
             node_charged_ns: 0,
@@ -217,6 +254,7 @@ mod tests {
             woke,
             run_delay_ns: 9,
             gap_ns: 40 * MS,
+            switches: 0,
         }
     }
 
@@ -237,12 +275,27 @@ mod tests {
         // A quarter less after 33 to 66 ms.
         discount[crate::gap_bin(40 * MS)].store(16_384, Relaxed);
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        assert_eq!(charged_on((&discount, 0), 0, 101 * MS, Some(&s), &sent()), (10_450 * US, 225 * US, 10_450 * US));
+        assert_eq!(charged_on((&discount, 0, 0), 0, 101 * MS, Some(&s), &sent()), (10_450 * US, 225 * US, 10_450 * US));
         // All that the kernel counted is settled, and the burst's coldness is known to the next hit.
         assert_eq!((s.last_cpu_ns.load(Relaxed), s.gap_ns.load(Relaxed)), (1300 * US, 40 * MS));
         let warm = Sent { gap_ns: 2 * MS, ..sent() };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        assert_eq!(charged_on((&discount, 0), 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
+        assert_eq!(charged_on((&discount, 0, 0), 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
+    }
+
+    #[test]
+    fn what_the_meter_adds_to_switches_is_charged_to_nobody() {
+        // Two switches of 5 us: one of the work left over from before, one of the present burst. Half speed.
+        let s = slot(800 * US, 50 * MS, 5 * MS);
+        s.switches.store(0xffff, Relaxed);
+        let sent = Sent { switches: 1, ..sent() };
+        let none = Default::default();
+        let dearer = |free_v, slot| charged_on((&none, 0, 5 * US), free_v, 101 * MS, slot, &sent);
+        assert_eq!(dearer(10 * MS, Some(&s)), (10_980 * US, 490 * US, 10_980 * US));
+        assert_eq!((s.switches.load(Relaxed) as u16, s.cost_ns.load(Relaxed)), (1, 10 * US));
+        assert_eq!(s.untold_cost_ns.load(Relaxed), 10 * US);
+        // A thread without a slot was switched to once.
+        assert_eq!(dearer(0, None), (10_590 * US, 0, 0));
     }
 
     /// Nine tenths of 1/65536 each.
@@ -253,15 +306,15 @@ mod tests {
         let none = Default::default();
         let slow = Sent { cpu_ns: 4000 * US, at: RealNs(103 * MS), ..sent() };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        let (release, charged, free) = charged_on((&none, A_TENTH), 0, 103 * MS, Some(&s), &slow);
+        let (release, charged, free) = charged_on((&none, A_TENTH, 0), 0, 103 * MS, Some(&s), &slow);
         assert!(charged.abs_diff(300 * US) < 100 && release.abs_diff(10_600 * US) < 200, "{charged} {release}");
         assert_eq!(free, release);
         assert_eq!(s.last_cpu_ns.load(Relaxed), 4000 * US, "all that the kernel counted is settled");
         // Without a slot it leaves as late.
-        assert_eq!(charged_on((&none, A_TENTH), 0, 103 * MS, None, &slow), (release, 0, 0));
+        assert_eq!(charged_on((&none, A_TENTH, 0), 0, 103 * MS, None, &slow), (release, 0, 0));
         // What is left of an earlier burst, 1 ms of CPU time, was as slow.
         let s = slot(0, 50 * MS, 5 * MS);
-        let (_, charged, free) = charged_on((&none, A_TENTH), 0, 103 * MS, Some(&s), &slow);
+        let (_, charged, free) = charged_on((&none, A_TENTH, 0), 0, 103 * MS, Some(&s), &slow);
         assert!(charged.abs_diff(400 * US) < 100 && free.abs_diff(10_600 * US) < 200, "{charged} {free}");
     }
 

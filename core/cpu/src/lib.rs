@@ -100,6 +100,23 @@ pub fn finish_of(entries: &[AtomicU64], earliest: VirtNs, work_v_ns: u64) -> Vir
     VirtNs(free.max(earliest.0).saturating_add(work_v_ns))
 }
 
+/// Part of the CPU time between two charges that is at most taken for the cost of switches, in 1/16.
+const SWITCHES_MAX: u64 = 15;
+
+/// What the meter cost a thread in so many switches to it, out of what it used. `part` is how many times `each_ns` a switch
+/// costs on the average, in 1/65536. Rounds down; no product of the two exceeds 2^96.
+pub const fn switches_ns(each_ns: u64, part: u32, switches: u64, used_ns: u64) -> u64 {
+    let cost = (each_ns.saturating_mul(switches) as u128 * part as u128) >> 16;
+    let most = used_ns / 16 * SWITCHES_MAX;
+    if cost < most as u128 { cost as u64 } else { most }
+}
+
+/// Switches from one count to another of which the last sixteen bits are known; none when the second was counted first.
+pub const fn switches_since(before: u64, after: u64) -> u64 {
+    let more = (after as u16).wrapping_sub(before as u16) as i16;
+    if more > 0 { more as u64 } else { 0 }
+}
+
 /// Waiting for a core that is the host's fault: run delay since the last reading, less what the ledger
 /// already explains and less what siblings were charged meanwhile (they may have held the core), at least 0.
 pub const fn waited_for_others(run_delay_ns: u64, explained_ns: u64, siblings_ns: u64) -> u64 {
@@ -150,6 +167,27 @@ mod tests {
         assert!(c.clamped);
         assert_eq!(c.finish.0, 5 + WORK_MAX_V_NS);
         assert_eq!(charge(&[], VirtNs(5), VirtNs(5), 7).finish.0, 12);
+    }
+
+    #[test]
+    fn switches_cost_what_they_are_and_never_all_of_it() {
+        const HALF: u32 = 1 << 15;
+        assert_eq!(switches_ns(5_000, 1 << 16, 3, 100_000), 15_000);
+        assert_eq!(switches_ns(5_000, HALF, 3, 100_000), 7_500);
+        assert_eq!(switches_ns(5_000, 0, 3, 100_000), 0);
+        assert_eq!(switches_ns(5_000, 3 << 15, 3, 100_000), 22_500);
+        assert_eq!(switches_ns(5_000, 1 << 16, 3, 16_000), 15_000);
+        assert_eq!(switches_ns(5_000, 1 << 16, 30, 16_000), 15_000, "fifteen sixteenths");
+        assert_eq!(switches_ns(u64::MAX, HALF, u64::MAX, u64::MAX), u64::MAX / 2, "no overflow");
+        assert_eq!(switches_ns(u64::MAX, u32::MAX, u64::MAX, 32), 30, "no overflow");
+    }
+
+    #[test]
+    fn switches_are_counted_across_an_overflow_and_not_twice() {
+        assert_eq!(switches_since(7, 9), 2);
+        assert_eq!(switches_since(0x1_fffe, 1), 3);
+        assert_eq!(switches_since(9, 7), 0);
+        assert_eq!(switches_since(0x5_0000, 0), 0);
     }
 
     #[test]

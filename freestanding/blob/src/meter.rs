@@ -6,14 +6,16 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use diecast_core_abi::{METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, ThreadSlot, late_bucket, slot_hash};
+use diecast_core_abi::{
+    METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, slot_hash,
+};
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
-use crate::{clock, cputimers, interrupt, node, process, signals, sys};
+use crate::{clock, cputimers, interrupt, node, process, signals, sys, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -72,10 +74,13 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
                 &s.cost_ns,
                 &s.node_charged_ns,
                 &s.charged_ns,
+                &s.switches,
+                &s.untold_cost_ns,
             ] {
                 v.store(0, Relaxed);
             }
             s.busy.store(0, Relaxed);
+            process().own.threads_hit.fetch_add(1, Relaxed);
             return Some((s, true));
         }
     }
@@ -164,7 +169,12 @@ fn hit(in_kernel: bool) {
     }
     let used = cpu - last_cpu;
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used);
-    let hidden = n.hit_cost_ns.load(Relaxed).min(usual);
+    let switches = usage::switches();
+    let switched = {
+        let since = ledger::switches_since(slot.switches.load(Relaxed), switches);
+        ledger::switches_ns(n.switch_cost_ns.load(Relaxed), switch_part(), since, usual)
+    };
+    let hidden = n.hit_cost_ns.load(Relaxed).saturating_add(switched).min(usual);
     let work = usual - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
     let segment = n.segment();
@@ -228,6 +238,7 @@ fn hit(in_kernel: bool) {
     // From here on the watch may look: what is charged must not show as uncharged any more.
     slot.last_cpu_ns.store(cpu, Relaxed);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
+    slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
     slot.release();
     add_cost(slot, hidden);
@@ -264,15 +275,26 @@ fn hit(in_kernel: bool) {
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
+    // The switch after its own sleep is in the handler's own time.
+    slot.switches.store(usage::switches(), Relaxed);
     let after = thread_cpu();
     slot.last_cpu_ns.store(after, Relaxed);
     add_cost(slot, after.saturating_sub(cpu));
 }
 
+/// How many times this thread's switches cost what the meter adds to one, in 1/65536.
+fn switch_part() -> u32 {
+    match node().switch_part.load(Relaxed) {
+        SWITCHES_UNKNOWN if process().own.threads_hit.load(Relaxed) > 1 => 0,
+        SWITCHES_UNKNOWN => 1 << 16,
+        part => part,
+    }
+}
+
 /// CPU time that was the meter's own, in the three places that need it.
 fn add_cost(slot: &ThreadSlot, ns: u64) {
     slot.cost_ns.fetch_add(ns, Relaxed);
-    process().own.cost_ns.fetch_add(ns, Relaxed);
+    process().own.cost_ns.fetch_add(ns.saturating_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 

@@ -24,9 +24,19 @@ const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
-/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, then what threads waited for.
+/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, switches, then what threads waited
+/// for.
 const BURST_WORDS: usize = 3 * WAIT_KINDS * GAP_BINS;
-const NODE_WORDS: usize = BURST_WORDS + waits::WAITED_WORDS;
+const SWITCH_WORDS: usize = 3;
+const NODE_WORDS: usize = BURST_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
+
+/// What the programs counted of a node's threads since it was added.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    pub bursts: Bursts,
+    /// Switches to its threads: from another of the same process; from another of a node; from anything else.
+    pub switches: [u64; SWITCH_WORDS],
+}
 
 /// The object with the alignment that ELF wants.
 #[repr(C, align(8))]
@@ -121,9 +131,11 @@ impl Egress {
         Ok(cookie)
     }
 
-    /// The bursts of work of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
-    pub fn bursts(&self, cookie: u64) -> Result<Bursts, EgressError> {
-        let mut words = self.words(cookie)?.into_iter().map(|w| w as f64);
+    /// The bursts and switches of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
+    pub fn counted(&self, cookie: u64) -> Result<Counted, EgressError> {
+        let words = self.words(cookie)?;
+        let switches = std::array::from_fn(|at| words.get(BURST_WORDS + at).copied().unwrap_or(0));
+        let mut words = words.iter().map(|w| *w as f64);
         let mut bursts = Bursts::default();
         let Bursts { count, cpu_ns, square_us2 } = &mut bursts;
         let cells = count.iter_mut().flatten().zip(cpu_ns.iter_mut().flatten()).zip(square_us2.iter_mut().flatten());
@@ -132,7 +144,7 @@ impl Egress {
                 *cell = words.next().unwrap_or(0.0);
             }
         }
-        Ok(bursts)
+        Ok(Counted { bursts, switches })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is
@@ -150,7 +162,7 @@ impl Egress {
 
     /// What a node's threads waited for since the node was added; `cookie` is what `add_node` gave.
     pub fn waits(&self, cookie: u64) -> Result<Waits, EgressError> {
-        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS)))
+        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS + SWITCH_WORDS)))
     }
 
     /// What the programs keep of a node.

@@ -262,7 +262,7 @@ fn trailers() {
     .unwrap();
     // Its start is over.
     std::thread::sleep(Duration::from_millis(500));
-    let before = egress.bursts(cookie).unwrap();
+    let before = egress.counted(cookie).unwrap().bursts;
     // Odd and even lengths: the trailer begins at either parity.
     let payloads = [&b"even"[..], &b"odd"[..], &[7; 999][..]];
     let mut exact = 0;
@@ -316,7 +316,7 @@ fn trailers() {
     // shorter unless the host keeps the cores: with two thirds of them stolen there were 18 to 32 long ones.
     let from = diecast_core_cpu::gap_bin(15_000_000);
     let long = || {
-        let bursts = egress.bursts(cookie).unwrap().since(&before);
+        let bursts = egress.counted(cookie).unwrap().bursts.since(&before);
         let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flat_map(|k| &k[from..]).sum::<f64>();
         (sum(&bursts.count), sum(&bursts.cpu_ns))
     };

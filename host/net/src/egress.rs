@@ -61,6 +61,7 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         woke: RealNs(u64_at(32)),
         run_delay_ns: u64_at(40),
         gap_ns: u64::from(u32_at(48)) * 1_000,
+        switches: u16::from_ne_bytes([t[52], t[53]]),
     };
     Some(Trailer { at: sent.at, sent: (sent.tid != 0).then_some(sent) })
 }
@@ -85,8 +86,16 @@ mod tests {
         for v in [1u64, 2, 3, 4, 5, 6] {
             frame.extend(v.to_ne_bytes());
         }
-        let sent =
-            Sent { tid: 9, at: RealNs(1), cpu_ns: 2, burst_cpu_ns: 3, woke: RealNs(4), run_delay_ns: 5, gap_ns: 6_000 };
+        let sent = Sent {
+            tid: 9,
+            at: RealNs(1),
+            cpu_ns: 2,
+            burst_cpu_ns: 3,
+            woke: RealNs(4),
+            run_delay_ns: 5,
+            gap_ns: 6_000,
+            switches: 0,
+        };
         assert_eq!(find_trailer(&frame), Some((7, Trailer { at: RealNs(1), sent: Some(sent) })));
         assert_eq!(find_trailer(b"payload"), None, "shorter than a trailer");
         frame[11..15].fill(0);

@@ -1,4 +1,5 @@
-//! Learns, while a lab runs, how the work of each node grows with the sleep before it, and tells the node's meters.
+//! Learns, while a lab runs, how the work of each node grows with the sleep before it and from where the cores come to its
+//! threads, and tells the node's meters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -7,13 +8,15 @@ use std::time::Duration;
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{Bursts, curve_of_all, discounts};
 use diecast_core_vtime::RealNs;
-use diecast_host_egress::Egress;
+use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
 use diecast_host_sys::time;
 
 use crate::host_watch::Beside;
 use crate::live::Live;
 
+/// Once what the meter adds to a switch, in the parts of [`diecast_core_abi::NodePage::switch_part`].
+const SWITCH_WHOLE: u64 = 1 << 16;
 /// Real time between two readings of the counts.
 const EVERY: Duration = Duration::from_millis(500);
 /// What older bursts count after each reading that brought [`ENOUGH`] new ones: half after about 17 s, so that start-up is
@@ -26,11 +29,14 @@ const ENOUGH: f64 = 8.0;
 /// would seem to shrink, it would be charged still more, and stay overloaded.
 const BUSY_MAX: f64 = 0.85;
 
+/// Switches since the last reading without which what was known of them stays.
+const SWITCHES_MIN: u64 = 16;
+
 /// What is known of one node.
 struct Learner {
     frame: Arc<NodeFrame>,
     cookie: u64,
-    read: Bursts,
+    read: Counted,
     known: Bursts,
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
@@ -51,8 +57,15 @@ impl Learner {
     }
 
     fn look(&mut self, egress: &Egress, tdf: f64) {
-        let Ok(now) = egress.bursts(self.cookie) else { return };
-        let new = now.since(&self.read);
+        let Ok(now) = egress.counted(self.cookie) else { return };
+        let new = now.bursts.since(&self.read.bursts);
+        let [siblings, metered, others] =
+            std::array::from_fn(|i| now.switches[i].saturating_sub(self.read.switches[i]));
+        let switches = siblings + metered + others;
+        if switches >= SWITCHES_MIN {
+            let times = (2 * metered + others) * SWITCH_WHOLE / switches;
+            self.frame.page().switch_part.store(times as u32, Relaxed);
+        }
         if self.busy(tdf) <= BUSY_MAX {
             self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
         }
@@ -77,7 +90,7 @@ pub(crate) fn start_learning(
         let learner = |(frame, cookie)| Learner {
             frame,
             cookie,
-            read: Bursts::default(),
+            read: Counted::default(),
             known: Bursts::default(),
             charged_ns: 0,
             read_at: RealNs(0),

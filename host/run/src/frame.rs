@@ -231,7 +231,7 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
     let k = &node.page().counters;
     let g = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     eprintln!(
-        "diecast: execs {} ({} failed, mean {} us), traps {}, hits {}, charged {} us, meter cost {} us ({} ns a hit hidden), waited {} us, forgiven {} ({} us), clamped {}",
+        "diecast: execs {} ({} failed, mean {} us), traps {}, hits {}, charged {} us, meter cost {} us ({} ns a hit hidden, {} ns a switch), waited {} us, forgiven {} ({} us), clamped {}",
         g(&counts.execs),
         g(&counts.failed_execs),
         g(&counts.exec_ns) / 1000 / g(&counts.execs).max(1),
@@ -240,6 +240,7 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
         g(&k.charged_ns) / 1000,
         g(&k.meter_cost_ns) / 1000,
         g(&node.page().hit_cost_ns),
+        g(&node.page().switch_cost_ns),
         g(&k.waited_ns) / 1000,
         g(&k.forgiven),
         g(&k.forgiven_v_ns) / 1000,

@@ -28,6 +28,8 @@ const HITS_EVERY_NS: f64 = 5e9;
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
+/// Looks from which the cost of a switch is taken.
+const SWITCH_COSTS_KEPT: usize = 20;
 /// Turns of the work by which a thread sees how fast its core is; about 20 µs.
 const AWAKE_TURNS: u64 = 20_000;
 /// Real time between two of them where Linux itself keeps cores from halting, and where no node has a meter to be told.
@@ -206,7 +208,7 @@ pub fn start_probe(
     let beside = Beside::spawn("probe", move |stop| {
         let Ok(p) = probe::Probe::new(count_kernel) else { return };
         let cpus = time::allowed_cpus();
-        let mut costs: BTreeMap<Hits, Vec<u64>> = BTreeMap::new();
+        let mut costs: BTreeMap<Hits, Costs> = BTreeMap::new();
         let mut fastest_ns: BTreeMap<usize, u64> = BTreeMap::new();
         let (mut looks, mut rounds, mut started, mut next_hits_ns) = (0, 0, false, 0);
         if nodes.is_empty() {
@@ -229,7 +231,9 @@ pub fn start_probe(
                 *fastest = look.work_ns.min(*fastest);
                 // What hits cost on a slow core is no cost that nodes are charged for.
                 if let (Some(kind), true) = (kind, look.work_ns < fastest.saturating_mul(SLOW_LOOK)) {
-                    costs.entry(kind).or_default().extend(&look.hit_costs_ns);
+                    let known = costs.entry(kind).or_default();
+                    known.hits.extend(&look.hit_costs_ns);
+                    known.switches.extend(look.switch_cost_ns);
                 }
                 looks += 1;
                 if started {
@@ -237,7 +241,7 @@ pub fn start_probe(
                 }
             }
             keep_costs(&mut costs, &nodes);
-            let known = costs.values().filter(|c| c.len() >= FIRST_HITS).count();
+            let known = costs.values().filter(|c| c.hits.len() >= FIRST_HITS).count();
             started |= known >= kinds.len().min(FIRST_KINDS) || looks >= FIRST_LOOKS_MAX;
             if started {
                 let _ = ready.send(());
@@ -249,18 +253,44 @@ pub fn start_probe(
     Ok(beside)
 }
 
-/// Keeps the latest costs of each kind of hit, and gives their estimate to the nodes.
-fn keep_costs(costs: &mut BTreeMap<Hits, Vec<u64>>, nodes: &[Arc<NodeFrame>]) {
-    costs.retain(|kind, _| nodes.iter().any(|n| n.hits() == *kind));
-    for latest in costs.values_mut() {
-        latest.drain(..latest.len().saturating_sub(HIT_COSTS_KEPT));
+/// What was seen of one kind of hits.
+#[derive(Default)]
+struct Costs {
+    /// Of each hit, ns.
+    hits: Vec<u64>,
+    /// What an event adds to a switch: one mean for each look, ns.
+    switches: Vec<u64>,
+}
+
+impl Costs {
+    fn keep_latest(&mut self) {
+        self.hits.drain(..self.hits.len().saturating_sub(HIT_COSTS_KEPT));
+        self.switches.drain(..self.switches.len().saturating_sub(SWITCH_COSTS_KEPT));
     }
+
+    /// The median: whatever else the core did then is in both sides of a look's difference.
+    fn switch(&self) -> Option<u64> {
+        let mut sorted = self.switches.clone();
+        sorted.sort_unstable();
+        sorted.get(sorted.len() / 2).copied()
+    }
+}
+
+/// Keeps the latest costs of each kind of hit, and gives their estimate to the nodes.
+fn keep_costs(costs: &mut BTreeMap<Hits, Costs>, nodes: &[Arc<NodeFrame>]) {
+    costs.retain(|kind, _| nodes.iter().any(|n| n.hits() == *kind));
+    costs.values_mut().for_each(Costs::keep_latest);
     // A kind that was not looked at yet is taken for the mean of all.
-    let all: Vec<u64> = costs.values().flatten().copied().collect();
+    let all: Vec<u64> = costs.values().flat_map(|c| &c.hits).copied().collect();
     for n in nodes {
-        let own = costs.get(&n.hits()).and_then(|c| probe::hit_cost(c));
-        if let Some(cost) = own.or_else(|| probe::hit_cost(&all)) {
+        let own = costs.get(&n.hits());
+        if let Some(cost) = own.and_then(|c| probe::hit_cost(&c.hits)).or_else(|| probe::hit_cost(&all)) {
             n.page().hit_cost_ns.store(cost, Ordering::Relaxed);
+        }
+        // That depends on the grain alone, whatever the hits' sleeps are.
+        let same_grain = costs.iter().find(|(kind, c)| kind.grain_ns == n.cpu.grain_ns && !c.switches.is_empty());
+        if let Some(cost) = own.and_then(Costs::switch).or_else(|| same_grain.and_then(|(_, c)| c.switch())) {
+            n.page().switch_cost_ns.store(cost, Ordering::Relaxed);
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::Protocol;
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
-use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Mode, Plan, PlannedNode, Role, Tsc, WayFrom};
+use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::{Egress, EgressError};
@@ -307,9 +307,11 @@ fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder
     egress.inspect_err(|e| journal.finding(FindingKind::MissingFeature, None, 1, format!("{without}: {e}"))).ok()
 }
 
-/// The learning of how work grows with the sleep before it, where packets tell their senders and time may be dilated.
+/// The learning of what the CPU time of nodes is that meters must not charge, where packets tell their senders.
 fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
-    let Some(egress) = lab.egress.clone().filter(|_| plan.mode == Mode::Diecast) else { return Ok(None) };
+    let Some(egress) = lab.egress.clone().filter(|_| plan.nodes.iter().any(|n| n.envelope && n.metered)) else {
+        return Ok(None);
+    };
     let metered = |(frame, cookie): (&Option<Arc<NodeFrame>>, &u64)| {
         frame.clone().filter(|f| f.cpu.metered).map(|f| (f, *cookie))
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, VCPUS_MAX};
+use diecast_core_abi::{ABI_VERSION, NODE_MAGIC, NODE_PAGE_LEN, NodePage, SWITCHES_UNKNOWN, VCPUS_MAX};
 use diecast_core_clock::{Discipline, STA_NANO, STA_UNSYNC};
 use diecast_core_cpu::Receiver;
 use diecast_core_procfs as procfs;
@@ -193,6 +193,7 @@ impl NodeFrame {
         let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);
         p.slack_ns.store(slack, Ordering::Relaxed);
         p.grain_ns.store(cpu.grain_ns, Ordering::Relaxed);
+        p.switch_part.store(SWITCHES_UNKNOWN, Ordering::Relaxed);
         let speed = Rate::ratio_up(cpu.speed_ppm, SPEED_ONE_PPM);
         let slowness = Rate::ratio_up(SPEED_ONE_PPM, cpu.speed_ppm);
         p.speed_int.store(speed.int, Ordering::Relaxed);

@@ -4,8 +4,12 @@
 //! A hit's hidden cost is seen one by one: a thread that does nothing but read the clock finds a gap, and the part of it
 //! that lies outside of what the handler measured is hidden. The handler sleeps as a node's does, since what a hit costs
 //! depends on how long the core did something else.
+//!
+//! A meter's event also makes it dearer to give a thread a core: its timer is set each time. That is the difference of what
+//! it costs a thread with such an event and without to ask another on its core and to wait for the answer.
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
 
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, time, trap};
@@ -21,6 +25,10 @@ const HITS_MIN: u64 = 4;
 const HITS_MAX: u64 = 16;
 /// Hits sleep for at most this.
 const PAUSE_MAX_NS: u64 = 5_000_000;
+/// Questions by which a look compares switches with an event and without.
+const QUESTIONS: usize = 24;
+/// CPU time between two of them at most, ns: the event's timer is set for what is left of a grain.
+const BETWEEN_MAX_NS: u64 = 100_000;
 /// Of all costs the highest part, one in so many, is interrupts and neighbours.
 const HIGHEST_PART: usize = 20;
 
@@ -32,6 +40,8 @@ pub struct Look {
     pub work_ns: u64,
     /// CPU time of each hit that its handler can't see, ns; empty when no hit came.
     pub hit_costs_ns: Vec<u64>,
+    /// CPU time that an event adds to each switch to its thread, ns.
+    pub switch_cost_ns: Option<u64>,
 }
 
 /// How hits come that the probe imitates.
@@ -67,6 +77,25 @@ fn timed(turns: u64) -> u64 {
     time::thread_cpu_ns() - before
 }
 
+/// What questions and the waits for their answers cost the calling thread, ns of CPU time each, with some work between them.
+/// Those with a hit in between are left out.
+fn question_costs(peer: &mut UnixStream, between_ns: u64) -> io::Result<Vec<u64>> {
+    let mut costs = Vec::with_capacity(QUESTIONS);
+    for _ in 0..QUESTIONS {
+        let end_ns = time::thread_cpu_ns() + between_ns;
+        while time::thread_cpu_ns() < end_ns {}
+        let hits = trap::hits();
+        let before_ns = time::thread_cpu_ns();
+        peer.write_all(&[0])?;
+        peer.read_exact(&mut [0])?;
+        let cost_ns = time::thread_cpu_ns() - before_ns;
+        if trap::hits() == hits {
+            costs.push(cost_ns);
+        }
+    }
+    Ok(costs)
+}
+
 /// A probe for the calling thread, which it moves from core to core.
 pub struct Probe {
     count_kernel: bool,
@@ -87,7 +116,30 @@ impl Probe {
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
-        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))? })
+        let Some(hits) = hits else { return Ok(Look { cpu, work_ns, hit_costs_ns: Vec::new(), switch_cost_ns: None }) };
+        Ok(Look { cpu, work_ns, hit_costs_ns: self.hits(hits)?, switch_cost_ns: self.switch(hits)? })
+    }
+
+    fn switch(&self, hits: Hits) -> io::Result<Option<u64>> {
+        let between_ns = (hits.grain_ns / QUESTIONS as u64).min(BETWEEN_MAX_NS);
+        let (mut ours, mut theirs) = UnixStream::pair()?;
+        // Begun before there is an event, which it would inherit; it stays on this core.
+        let answers = std::thread::Builder::new().name("probe".into()).spawn(move || {
+            let mut word = [0];
+            while theirs.read_exact(&mut word).and_then(|()| theirs.write_all(&word)).is_ok() {}
+        })?;
+        let mut costs = || -> io::Result<Option<u64>> {
+            let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(None) };
+            let without = hit_cost(&question_costs(&mut ours, between_ns)?);
+            meter.enable()?;
+            let with = question_costs(&mut ours, between_ns);
+            meter.disable()?;
+            Ok(hit_cost(&with?).zip(without).map(|(with, without)| with.saturating_sub(without)))
+        };
+        let found = costs();
+        drop(ours);
+        let _ = answers.join();
+        found
     }
 
     fn hits(&self, hits: Hits) -> io::Result<Vec<u64>> {
@@ -115,6 +167,24 @@ mod tests {
         assert_eq!(hit_cost(&[7_000]), Some(7_000));
         assert_eq!(hit_cost(&[7_000, 90_000]), Some(7_000));
         assert_eq!(hit_cost(&[]), None);
+    }
+
+    /// Nested virtual machines pay microseconds for a timer that others set for nothing.
+    #[test]
+    fn an_event_makes_switches_dearer_the_shorter_its_grain() {
+        let probe = Probe::new(true).unwrap();
+        let cpu = time::allowed_cpus()[0];
+        let cost = |grain_ns: u64| {
+            let looks = (0..20).map(|_| probe.look(cpu, Some(Hits { grain_ns, pause_ns: 0 })).unwrap());
+            let mut costs: Vec<u64> = looks.filter_map(|l| l.switch_cost_ns).collect();
+            costs.sort_unstable();
+            costs.get(costs.len() / 2).copied()
+        };
+        let (Some(short), Some(long)) = (cost(100_000), cost(50_000_000)) else {
+            println!("skipped: no event may be opened here");
+            return;
+        };
+        assert!(short < 100_000 && long <= short + 2_000, "{short} and {long} ns");
     }
 
     /// The pause is no cost: it is between the handler's readings.
