@@ -37,8 +37,8 @@
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
 #define WAIT_KINDS 32
-#define NR_CLOCK_NANOSLEEP 230
-// In the fifth argument, which the call does not have, of the meter's own sleeps (core/abi, METER_SLEEP).
+#define NR_FUTEX 202
+// In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
 #define COLD_MAX_NS 1000000ull
 
@@ -249,7 +249,7 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xfff;
 
-	if (nr == NR_CLOCK_NANOSLEEP && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP)
+	if (nr == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP)
 		return WAIT_KINDS;
 	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
 }

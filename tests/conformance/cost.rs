@@ -46,6 +46,26 @@ fn switches() {
     assert!(framed_ns <= native_ns + 1.4 * added_ns + 1_000.0, "{native_ns} {framed_ns} {added_ns}");
 }
 
+/// A hit every 5 ms of CPU time puts its thread to sleep for 45 ms, mostly with the lock held: who waits for it has it go on.
+/// In the mean of a sleep it would be 1.5 ms of virtual time and more.
+#[test]
+fn a_lock_is_not_held_through_a_sleep_of_the_meter() {
+    diecast_quiet::look(locks);
+}
+
+fn locks() {
+    let _turn = alone();
+    let guest = c("locks", false);
+    let waited = |world, options: &[&str]| {
+        let r = run_with(world, options, &[&guest, "40"], b"", &[]);
+        value(&r.lines(), "waited") as f64 / 1e6
+    };
+    let native_ms = waited(World::Native, &[]);
+    let framed_ms = waited(World::Frame("10"), &["--cores", "2", "--grain", "5ms"]);
+    println!("a lock is waited for {native_ms:.3} ms natively, {framed_ms:.3} ms in a frame");
+    assert!(framed_ms <= native_ms + 0.7, "{native_ms} ms natively, {framed_ms} ms in a frame");
+}
+
 /// `make bench-performance` in its small form: it runs, and has every figure. Whether bars are met is not for a busy
 /// machine to say.
 #[test]

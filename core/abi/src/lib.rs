@@ -41,7 +41,7 @@ pub const NODE_PAGE_ADDR: u64 = BLOB_ADDR + BLOB_LEN_MAX;
 pub const PROC_PAGE_ADDR: u64 = BLOB_ADDR + 0x80_0000;
 /// The filter's 16 data bits: a SIGSYS with this si_errno is ours.
 pub const TRAP_MAGIC: u16 = 0xd1ec;
-/// In the fifth argument, which clock_nanosleep does not have, of the meter's own sleeps: BPF tells them from the
+/// In the fifth argument, which FUTEX_WAIT_BITSET does not look at, of the meter's own sleeps: BPF tells them from the
 /// program's by it. freestanding/bpf-egress has the same.
 pub const METER_SLEEP: u64 = 0xd1ec_51ee;
 /// `si_perf_data` of the meter's SIGTRAP.

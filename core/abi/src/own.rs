@@ -38,6 +38,9 @@ pub struct OwnPage {
     pub cpu_timers: AtomicU32,
     /// Threads of it that had a hit.
     pub threads_hit: AtomicU32,
+    /// Threads of it that sleep off a hit, and how often they were asked to go on before their time.
+    pub sleepers: AtomicU32,
+    pub asked: AtomicU32,
     /// Handlers of the program that were entered, in a metered node.
     pub handled: AtomicU64,
     /// Virtual SIGTRAP (bit 0), SIGSYS (bit 1) and SIGSEGV (bit 2) that wait because every thread they met blocks them.

@@ -161,6 +161,11 @@ fn block(row: &Row, blob: (u64, u64), trap_data: u16) -> Vec<FilterInsn> {
                         b.test(*t, if last { To::Trap } else { To::Test }, To::Allow);
                     }
                 }
+                When::EitherAnd([one, other], also) => {
+                    b.test(one, To::Skip, To::Test);
+                    b.test(other, To::Test, To::Allow);
+                    b.test(also, To::Trap, To::Allow);
+                }
                 When::Options(levels) => {
                     for (i, (level, names)) in levels.iter().enumerate() {
                         let level = core::slice::from_ref(level);

@@ -39,6 +39,8 @@ pub enum When {
     Any(&'static [Test]),
     /// When all of these hold.
     All(&'static [Test]),
+    /// When one of the first two holds, and the last.
+    EitherAnd([Test; 2], Test),
     /// When argument 1 is one of these levels and argument 2 one of its names.
     Options(&'static [(u32, &'static [u32])]),
 }
@@ -99,7 +101,7 @@ const fn reads(arg: u8) -> Test {
 use Action::{Notify, NotifyIf, Refuse, Trap};
 use Class::{Clock, Cores, Exec, Option as Opt, Refused, Signal, Timer, Wait};
 use Test::{IntPositive, LowIn, NonNull};
-use When::{All, Always, Any, Options};
+use When::{All, Always, Any, EitherAnd, Options};
 
 macro_rules! rows {
     ($(($nr:literal, $name:ident, $konst:ident, $class:expr, $action:expr, $note:literal, $test:literal)),* $(,)?) => {
@@ -154,7 +156,7 @@ rows! {
     (160, setrlimit, SETRLIMIT, Clock, Trap(All(&[LowIn { arg: 0, clear: 0, values: &[0] }, NonNull(1)])), "RLIMIT_CPU, by speed; the kernel counts the meter's own CPU time too", "usage"),
     (164, settimeofday, SETTIMEOFDAY, Clock, Trap(Always), "the node's own clock and time zone; needs CAP_SYS_TIME", "settime"),
     (201, time, TIME, Clock, Trap(Always), "", "clocks"),
-    (202, futex, FUTEX, Wait, Trap(All(&[NonNull(3), LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] }])), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute", "waits"),
+    (202, futex, FUTEX, Wait, Trap(EitherAnd([NonNull(3), LowIn { arg: 2, clear: 0, values: &[2] }], LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] })), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute; waits for a 2, which stands for a contended lock, without a timeout too", "waits"),
     (203, sched_setaffinity, SCHED_SETAFFINITY, Cores, Trap(Always), "the node's cores; remembered and inherited; the ledger serves a thread on any core all the same; /proc/PID/status shows the host's", "cores"),
     (204, sched_getaffinity, SCHED_GETAFFINITY, Cores, Trap(Always), "the node's cores", "cores"),
     (208, io_getevents, IO_GETEVENTS, Wait, Trap(Any(&[NonNull(4)])), "relative", "waits"),

@@ -63,6 +63,10 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::EPOLL_PWAIT, 1, [3, 1, 1, u64::MAX, 9, 8]).0, TRAP);
     assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 1, 0, 0, 0]).0, ALLOW, "futex wait, no timeout");
     assert_eq!(verdict(nr::FUTEX, 1, [1, 129, 1, 5, 0, 0]).0, ALLOW, "futex wake, a3 is a number");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 2, 0, 0, 0]).0, TRAP, "a contended lock");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 0x89, 2, 0, 0, u64::MAX]).0, TRAP, "another's");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 129, 2, 0, 0, 0]).0, ALLOW, "futex wake of two");
+    assert_eq!(verdict(nr::FUTEX, 1, [1, 0x89, 1, 0, 0, u64::MAX]).0, ALLOW, "bitset, no timeout");
     assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 1, 1 << 40, 0, 0]).0, TRAP, "only the high half set");
     assert_eq!(verdict(nr::FUTEX, 1, [1, 0x189, 1, 5, 0, 0]).0, TRAP, "bitset, private, realtime");
     assert_eq!(verdict(nr::PPOLL, 1, [1, 1, 0, 0, 8, 0]).0, ALLOW);

@@ -10,7 +10,7 @@ use diecast_core_abi::{
     METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, slot_hash,
 };
 use diecast_core_cpu as ledger;
-use diecast_core_syscalls::nr::{CLOCK_GETTIME, CLOCK_NANOSLEEP, OPENAT, RT_SIGPROCMASK};
+use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
@@ -23,6 +23,13 @@ const GAP_MIN_NS: u64 = 10_000;
 /// A packet's charge reads the thread's CPU time by another way than a hit, and takes time that the host stole for its
 /// own; never by as much as this.
 const OVERCHARGE_MAX_NS: u64 = 100_000_000;
+
+/// How far a thread that is asked to may go ahead of its virtual time, in slices.
+const AHEAD_SLICES: u64 = 3;
+
+/// What the word of a lock holds while threads wait for it, in glibc, Rust, Go and others after Drepper's "Futexes are
+/// tricky".
+pub const CONTENDED: u32 = 2;
 
 /// SIGTRAP. A meter's hit, or a breakpoint and the like: to the program.
 #[unsafe(no_mangle)]
@@ -254,15 +261,18 @@ fn hit(in_kernel: bool) {
     let mut woke = now_r.0;
     let mut cold_gap = 0;
     if wake > now_r.0 && wake != u64::MAX {
-        woke = sleep_until(wake);
+        let slice_v = n.slowness().mul_floor(n.grain_ns.load(Relaxed));
+        let ahead_v = c.finish.0.saturating_sub(slice_v.saturating_mul(AHEAD_SLICES));
+        let mut asked;
+        (woke, asked) = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0);
         // A pause, or a change of rate, while it slept: the slice still takes its virtual time.
-        while n.segment() != segment {
+        while !asked && n.segment() != segment {
             let anew = n.segment().r_of(c.finish).0;
             if anew == u64::MAX || anew <= woke {
                 break;
             }
             wake = anew;
-            woke = sleep_until(anew);
+            (woke, asked) = sleep_until(anew, anew);
         }
         let late = woke.saturating_sub(wake);
         count(&k.sleep_late, late);
@@ -298,16 +308,41 @@ fn add_cost(slot: &ThreadSlot, ns: u64) {
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 
-/// Sleeps until a real instant and gives the instant it woke. Threads of a frame have no timer slack of the
-/// kernel's: the machine's own is added to the program's waits (see `clock::slack`).
+const FUTEX_WAKE_PRIVATE: u64 = 129;
+const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
+const ANY: u64 = 0xffff_ffff;
+
+/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`; the instant it woke, and whether it was
+/// asked. Threads of a frame have no timer slack of the kernel's: the machine's own is added to the program's waits (see
+/// `clock::slack`).
 #[inline(never)]
-fn sleep_until(real_ns: u64) -> u64 {
-    let t = clock::timespec(real_ns);
-    loop {
-        sys::own(CLOCK_NANOSLEEP, [clock::MONOTONIC as u64, 1, &raw const t as u64, 0, METER_SLEEP, 0]);
+fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
+    let own = &process().own;
+    let first = own.asked.load(Relaxed);
+    let mut seen = first;
+    own.sleepers.fetch_add(1, Relaxed);
+    let woke = loop {
+        let end_ns = if seen == first { real_ns } else { ahead_ns.min(real_ns) };
+        let t = clock::timespec(end_ns);
+        let word = &raw const own.asked as u64;
+        sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, seen as u64, &raw const t as u64, METER_SLEEP, ANY]);
+        seen = own.asked.load(Relaxed);
         let now = clock::now_real().0;
-        if now >= real_ns {
-            return now;
+        if now >= real_ns || (seen != first && now >= ahead_ns) {
+            break now;
         }
+    };
+    own.sleepers.fetch_sub(1, Relaxed);
+    (woke, woke < real_ns)
+}
+
+/// This thread is about to wait for a lock. Who holds it may be asleep for a hit, as no thread of the original machine
+/// would be: those of the process that are go on, ahead of their virtual time, and their next hits make up for it.
+#[inline(never)]
+pub fn ask_sleepers() {
+    let own = &process().own;
+    if own.sleepers.load(Relaxed) > 0 {
+        own.asked.fetch_add(1, Relaxed);
+        sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     }
 }

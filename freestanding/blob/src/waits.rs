@@ -10,7 +10,7 @@ use crate::entry::{self, WaitCall};
 use crate::signals::{TemporaryMask, strip, took_kick};
 use crate::sys::{EAGAIN, EFAULT, EINTR, ENOSYS, ETIMEDOUT, RESTART, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
-use crate::{carried, interrupt};
+use crate::{carried, interrupt, meter};
 
 /// A call with a time that one generation of the frame's map translated: RESTART where that has changed.
 fn timed(number: u32, args: [u64; 6], generation: u64) -> Ret {
@@ -362,12 +362,29 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
     }
 }
 
+/// A wait that a signal of the program's ends, and nothing else that it can see.
+#[inline(never)]
+fn untimed(number: u32, a: [u64; 6]) -> Ret {
+    loop {
+        let r = restartable(number, a, clock::generation());
+        if r != RESTART {
+            return r;
+        }
+    }
+}
+
 #[inline(never)]
 pub fn futex(a: [u64; 6]) -> Ret {
     const WAIT: u32 = 0;
     const LOCK_PI: u32 = 6;
     const CLOCK_REALTIME: u32 = 0x100;
     let op = a[1] as u32;
+    if a[2] as u32 == meter::CONTENDED {
+        meter::ask_sleepers();
+    }
+    if a[3] == 0 {
+        return untimed(nr::FUTEX, a);
+    }
     match op & !0x180 {
         WAIT => relative(nr::FUTEX, a, 3),
         LOCK_PI => absolute(nr::FUTEX, a, 3, clock::REALTIME),

@@ -76,10 +76,12 @@ fn poll_ms(ms: i32) {
 
 /// Sleeps as a meter does.
 fn meter_sleep(length: Duration) {
-    let t = libc::timespec { tv_sec: 0, tv_nsec: length.as_nanos() as i64 };
-    let (clock, none) = (libc::CLOCK_MONOTONIC, std::ptr::null::<libc::timespec>());
-    // SAFETY: a live timespec; the kernel does not look at the fifth argument.
-    unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, 0, &raw const t, none, METER_SLEEP) };
+    let end_ns = diecast_host_sys::time::monotonic_ns() + length.as_nanos() as u64;
+    let (s, ns) = (end_ns / 1_000_000_000, end_ns % 1_000_000_000);
+    let (word, t) = (0u32, libc::timespec { tv_sec: s as i64, tv_nsec: ns as i64 });
+    let (op, any) = (libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG, u32::MAX);
+    // SAFETY: a live word and timespec; the kernel does not look at the fifth argument.
+    unsafe { libc::syscall(libc::SYS_futex, &raw const word, op, 0, &raw const t, METER_SLEEP, any) };
 }
 
 fn two_nodes() -> NetSpec {
