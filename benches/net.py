@@ -2,9 +2,11 @@
 """Accuracy and cost of the network: links and a dumbbell as programs in nodes see them, at TDF 1, 10 and 100, and the
 emulator alone. Prints a table and writes JSON; exit 1 when a bar is missed, 3 when something does not run.
 
-Usage: benches/net.py [--small] [--part NAME]... [--out DIR]     (make bench-net; about 14 minutes, --small about 1)
+Usage: benches/net.py [--small] [--part NAME]... [--out DIR]     (make bench-net; about 17 minutes, --small about 1)
 """
 import argparse, json, math, os, re, shutil, statistics, struct, subprocess, sys, tempfile, time
+
+import reference
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -45,14 +47,14 @@ def prepared(name, folder, warm_up, measure):
     return path
 
 
-def run(name, tdf, warm_up, measure, out):
+def run(name, tdf, warm_up, measure, out, *more):
     """One fresh run; its summary. At TDF 1 the mode is baseline."""
     mode = ["--mode", "baseline"] if tdf == 1 else ["--mode", "diecast", "--tdf", str(tdf)]
     say(f"{name} at TDF {tdf}: {measure / 1000:g} virtual s")
     with tempfile.TemporaryDirectory(prefix="diecast-net-") as folder:
         path = prepared(name, folder, warm_up, measure)
         limit_s = 60 + tdf * (warm_up + measure + 3000) / 1000
-        done = subprocess.run([DIECAST, "run", path, *mode, "--out", out, "--json"], capture_output=True, text=True,
+        done = subprocess.run([DIECAST, "run", path, *mode, "--out", out, "--json", *more], capture_output=True, text=True,
                               stdin=subprocess.DEVNULL, timeout=limit_s)
     # 4: the numbers hold, or fail, by the bars here; that the run distrusts itself is printed beside them.
     if done.returncode not in (0, 4):
@@ -148,6 +150,19 @@ def dumbbell(tdf, out, small):
     yield figure(f"{name}: Jain index", "", jain, (min(mbit) / total, max(mbit) / total), "shares", "at least 0.95", jain >= 0.95)
 
 
+def drops(tdf, out, small):
+    """What reached each pipe of a dumbbell and what its queue dropped, against a second simulation of the same arrivals."""
+    where = os.path.join(out, f"drops-{tdf}")
+    warm_up, measure = (200, 800) if small or tdf == 100 else (500, 3000)
+    note = distrust(run("net-dumbbell.yaml", tdf, warm_up, measure, where, "--record-arrivals"))
+    pipes = reference.compare(where)
+    packets, dropped = sum(ran[0] for _, ran, _ in pipes), sum(ran[1] for _, ran, _ in pipes)
+    differ = sum(abs(ran[0] - here[0]) + abs(ran[1] - here[1]) for _, ran, here in pipes)
+    os.remove(os.path.join(where, "arrivals.bin"))
+    yield figure(f"TDF {tdf}: packets and drops of all pipes, from a second simulation's", "packets", differ, bar="0",
+                 passes=differ == 0 and dropped > 0, note=f"{dropped} dropped of {packets}" + (f"; {note}" if note else ""))
+
+
 def emulator(part, small):
     say(f"the emulator alone: {part}")
     done = subprocess.run([os.path.join(RELEASE, "net-cost"), part, *(["--small"] if small else [])],
@@ -165,6 +180,9 @@ PARTS = [
     ("links-10", True, lambda out, small: links(10, 1 if small else 2, out, small)),
     ("dumbbell-1", True, lambda out, small: dumbbell(1, out, small)),
     ("dumbbell-10", False, lambda out, small: dumbbell(10, out, small)),
+    ("drops-1", True, lambda out, small: drops(1, out, small)),
+    ("drops-10", False, lambda out, small: drops(10, out, small)),
+    ("drops-100", False, lambda out, small: drops(100, out, small)),
     ("links-100", False, lambda out, small: links(100, 1, out, small)),
 ]
 
