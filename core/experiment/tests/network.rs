@@ -156,11 +156,35 @@ fn a_graph_of_shadow_attaches_hosts_with_their_bandwidths() {
     assert_eq!((wide.bandwidth_bps, wide.loss_ppm, wide.delay_ns), (None, 10_000, 50_000_000));
     let access = &e.topology.links[1];
     assert_eq!((access.forward.bandwidth_bps, access.back.bandwidth_bps), (Some(20_000_000), Some(100_000_000)));
-    // Two nodes at the vertex with a latency of its own are more than the links here can say.
+    // Two nodes at the vertex with a latency of its own: 5 ms between them, 50 to others.
     let two = attach.replace("nodes: b", "nodes: [b, c]").replace("[a, c]", "a");
-    let expected = "shadow.gml:11:3: an edge from 'client-co' to itself with a latency, which is not supported where 2 nodes are attached\n  \
-                    hint: attach one node there, or take the edge out: nodes there then have their links alone";
-    assert_eq!(read(&two, SHADOW).unwrap_err(), expected);
+    let e = good(&two, SHADOW);
+    assert_eq!(ends(&e)[..3], ["client-co router-1 47500", "b client-co 2500", "c client-co 2500"]);
+    let (middle, b) = (&e.topology.links[0], &e.topology.links[1]);
+    assert_eq!([middle.back.delay_ns, b.forward.delay_ns, b.back.delay_ns], [47_500_000, 2_500_000, 2_500_000]);
+    // Odd: the whole is shared all the same.
+    let e = good(&two, &SHADOW.replace("\"5 ms\"", "\"5000001 ns\""));
+    let (middle, b) = (&e.topology.links[0], &e.topology.links[1]);
+    assert_eq!([b.forward.delay_ns, b.back.delay_ns], [2_500_000, 2_500_001]);
+    assert_eq!([middle.forward.delay_ns, middle.back.delay_ns], [47_500_000, 47_499_999]);
+    let refused = |text: &str, why: &str| {
+        let expected = format!(
+            "shadow.gml:11:3: an edge from 'client-co' to itself {why}, which is not supported where 2 nodes are attached\n  \
+             hint: attach one node there, or take the edge out: nodes there then have their links alone"
+        );
+        assert_eq!(read(&two, text).unwrap_err(), expected);
+    };
+    refused(&SHADOW.replace("\"5 ms\"", "\"5 ms\" packet_loss 0.1"), "with a loss");
+    refused(&SHADOW.replace("\"5 ms\"", "\"101 ms\""), "with a latency more than twice that of another of its edges");
+    let third = SHADOW
+        .replace("directed 0\n", "directed 0\n  node [ id 2 ]\n")
+        .replace("]\n]", "]\n  edge [ source 0 target 2 latency \"9 ms\" ]\n]");
+    assert!(read(&two, &third).unwrap_err().contains("with a latency, and to several others"));
+    // The graph that Shadow calls 1_gbit_switch.
+    let switch = "graph [\n directed 0\n node [ id 0 host_bandwidth_up \"1 Gbit\" host_bandwidth_down \"1 Gbit\" ]\n \
+                  edge [ source 0 target 0 latency \"1 ms\" packet_loss 0.0 ]\n]";
+    let e = good("  graph:\n    file: shadow.gml\n    attach:\n      - {nodes: [a, b, c], at: '0'}", switch);
+    assert_eq!(ends(&e)[..2], ["a-1 router-0 500", "a-2 router-0 500"]);
 }
 
 #[test]

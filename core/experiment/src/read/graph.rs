@@ -1,6 +1,6 @@
 //! An imported graph: its vertices become routers, its edges links, and nodes are attached to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::fields::{GraphFile, Reader};
 use super::links::{PLAIN, Parameters};
@@ -10,7 +10,7 @@ use super::topology::Builder;
 use crate::diagnostic::{Diagnostic, Pos, nearest};
 use crate::grammar_net::{ATTACH, GRAPH};
 use crate::graph::{self, Edge, Graph, Vertex};
-use crate::network::Pipe;
+use crate::network::{Link, Pipe};
 use crate::quantity::{BANDWIDTH, DURATION};
 use crate::tree::Entry;
 
@@ -20,6 +20,8 @@ const NAME_MAX: usize = 50;
 /// Delay from a vertex to itself, which only matters between two nodes there.
 pub(crate) struct SelfLoop {
     router: String,
+    delay_ns: u64,
+    loss_ppm: u32,
     file: String,
     at: Pos,
 }
@@ -65,8 +67,9 @@ pub(crate) fn read(r: &mut Reader, entry: &Entry, names: &mut Names, b: &mut Bui
     } {
         let (from, to) = (&routers[edge.ends.0], &routers[edge.ends.1]);
         if from == to {
-            if edge.delay_ns.is_some_and(|ns| ns > 0) {
-                b.loops.push(SelfLoop { router: from.clone(), file: path.clone(), at: edge.at });
+            let (delay_ns, loss_ppm) = (edge.delay_ns.unwrap_or(0), edge.loss_ppm);
+            if delay_ns > 0 || loss_ppm > 0 {
+                b.loops.push(SelfLoop { router: from.clone(), delay_ns, loss_ppm, file: path.clone(), at: edge.at });
             }
             continue;
         }
@@ -185,30 +188,52 @@ fn attachments(
     understood
 }
 
-/// A latency of a vertex to itself is that between two nodes there, which the links here can't say.
-pub(crate) fn check_loops(r: &mut Reader, b: &Builder, is_node: impl Fn(&str) -> bool) {
-    for own in &b.loops {
-        let here = b
-            .topology
-            .links
-            .iter()
-            .filter(|l| (l.to == own.router && is_node(&l.from)) || (l.from == own.router && is_node(&l.to)));
-        let count = here.count();
-        if count > 1 {
-            let message = format!(
-                "an edge from '{}' to itself with a latency, which is not supported where {count} nodes are attached",
-                own.router
-            );
-            r.faults.push_elsewhere(Diagnostic {
-                file: own.file.clone(),
-                line: own.at.line,
-                column: own.at.column,
-                message,
-                hint: Some(
-                    "attach one node there, or take the edge out: nodes there then have their links alone".into(),
-                ),
-            });
-            return;
+/// A latency of a vertex to itself is that between two nodes there. Half of it goes to each of their links, and is taken from
+/// the vertex's link to its neighbour: exact where it has one at most, whose delay is no less, and loses nothing itself.
+pub(crate) fn spread_loops(r: &mut Reader, b: &mut Builder, is_node: impl Fn(&str) -> bool) {
+    for own in std::mem::take(&mut b.loops) {
+        let links = &mut b.topology.links;
+        let here = |l: &Link| l.from == own.router || l.to == own.router;
+        let of_node = |l: &Link| here(l) && (is_node(&l.from) || is_node(&l.to));
+        let count = links.iter().filter(|l| of_node(l)).count();
+        if count < 2 {
+            continue;
         }
+        // Towards the vertex, and from it: together the whole.
+        let (up_ns, down_ns) = (own.delay_ns / 2, own.delay_ns - own.delay_ns / 2);
+        let is_away = |l: &Link| l.from == own.router;
+        let far_end = |l: &Link| if is_away(l) { l.to.clone() } else { l.from.clone() };
+        let away = |l: &Link| {
+            if is_away(l) { (l.forward.delay_ns, l.back.delay_ns) } else { (l.back.delay_ns, l.forward.delay_ns) }
+        };
+        let others: Vec<&Link> = links.iter().filter(|l| here(l) && !of_node(l)).collect();
+        let neighbours: BTreeSet<String> = others.iter().map(|l| far_end(l)).collect();
+        let is_long = |l: &&Link| away(l).0 >= up_ns && away(l).1 >= down_ns;
+        let why = if own.loss_ppm > 0 {
+            "with a loss"
+        } else if neighbours.len() > 1 {
+            "with a latency, and to several others"
+        } else if !others.iter().all(is_long) {
+            "with a latency more than twice that of another of its edges"
+        } else {
+            for l in links.iter_mut().filter(|l| here(l)) {
+                let at_node = of_node(l);
+                let is_away = is_away(l);
+                let (out, back) = if is_away { (&mut l.forward, &mut l.back) } else { (&mut l.back, &mut l.forward) };
+                if at_node {
+                    (out.delay_ns, back.delay_ns) = (out.delay_ns + down_ns, back.delay_ns + up_ns);
+                } else {
+                    (out.delay_ns, back.delay_ns) = (out.delay_ns - up_ns, back.delay_ns - down_ns);
+                }
+            }
+            continue;
+        };
+        let router = &own.router;
+        let message =
+            format!("an edge from '{router}' to itself {why}, which is not supported where {count} nodes are attached");
+        let hint = "attach one node there, or take the edge out: nodes there then have their links alone";
+        let Pos { line, column } = own.at;
+        r.faults.push_elsewhere(Diagnostic { file: own.file, line, column, message, hint: Some(hint.into()) });
+        return;
     }
 }

@@ -105,7 +105,7 @@ pub(crate) fn read(r: &mut Reader, entry: &Entry, groups: &[Group], names: &mut 
     };
     if understood && names.has_nodes() && TOPOLOGY.any_of.iter().any(|key| f.get(key).is_some()) {
         check_graph(r, &b.topology, groups, names);
-        graph::check_loops(r, &b, |name| names.nodes_of(name).is_some());
+        graph::spread_loops(r, &mut b, |name| names.nodes_of(name).is_some());
         if let Some(e) = f.get("routes") {
             routes(r, &e.value, names, &mut b.topology);
         }
