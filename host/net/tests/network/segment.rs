@@ -217,6 +217,38 @@ fn pause_and_resume() {
 }
 
 #[test]
+fn packets_on_their_way_follow_a_new_rate() {
+    if !skip() {
+        // Of 80 virtual ms 30 at the one rate, the rest at the other; or 7.5 of them, and the rest.
+        diecast_quiet::look(|| retime_in_flight("1", "4", 30 + 200));
+        diecast_quiet::look(|| retime_in_flight("4", "1", 30 + 72));
+    }
+}
+
+fn retime_in_flight(from: &str, to: &str, expected_ms: u64) {
+    let lab = Lab::start(segment(2, Link { delay_ns: 20_000_000, ..Link::default() }), from);
+    let (client, server) = (lab.udp(0, 6000), lab.udp(1, 6000));
+    thread::scope(|s| {
+        s.spawn(|| echo_server(&server));
+        let mut payload = [0; 32];
+        echo(&client, lab.v4(1, 6000), &mut payload, 1);
+        s.spawn(|| {
+            thread::sleep(Duration::from_millis(30));
+            lab.frame.update(|f| f.retime(monotonic_now(), to.parse().unwrap())).unwrap();
+            lab.emulator.kick();
+        });
+        let took = echo(&client, lab.v4(1, 6000), &mut payload, 2);
+        println!("80 virtual ms from TDF {from} to {to} took {took:?}");
+        let expected = Duration::from_millis(expected_ms);
+        assert!(
+            (expected - Duration::from_millis(2)..expected + Duration::from_millis(60)).contains(&took),
+            "{took:?}"
+        );
+        client.send_to(&[0], lab.v4(1, 6000)).unwrap();
+    });
+}
+
+#[test]
 fn an_idle_emulator_sleeps_and_a_stopped_one_says_so() {
     if !skip() {
         diecast_quiet::look(idle_and_stopped);
