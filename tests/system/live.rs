@@ -78,7 +78,10 @@ fn a_running_network_is_changed_and_had_again() {
 }
 
 fn changed(b: &Bench) {
-    with_faults(b, "  - {at: 1500ms, cut: \"server:s\"}\n  - {at: 1700ms, heal: \"server:s\"}\n");
+    let faults = "  - {at: 1500ms, cut: \"server:s\"}\n  - {at: 1700ms, heal: \"server:s\"}\n  \
+                  - {at: 2s, flap: {link: \"server:s\", down: 20ms, up: 80ms, times: 2}}\n  \
+                  - {at: 2300ms, partition: [client, server]}\n  - {at: 2400ms, network: join}\n";
+    with_faults(b, faults);
     let lab = LabRun::start(b, &["faulty.yaml", "--tdf", "2", "--record-arrivals"]);
     lab.until("warm_up");
     let id = lab.lab();
@@ -90,6 +93,19 @@ fn changed(b: &Bench) {
     let now = link(&["set", "s:client", "delay=6ms", "--one-way", "--json"]);
     let now: Value = serde_json::from_slice(&now.stdout).unwrap();
     assert_eq!((&now["change"], &now["later"]), (&"set delay of s:client".into(), &false.into()));
+    // Everything that the catalog can do to a network, the command can.
+    let asked = [
+        (&["cut", "server:s"][..], "3000ms"),
+        (&["heal", "server:s"], "3050ms"),
+        (&["flap", "server:s", "--down", "30ms", "--up", "60ms", "--times", "2"], "3100ms"),
+        (&["partition", "client", "server"], "3400ms"),
+        (&["join"], "3500ms"),
+        (&["reroute"], "3550ms"),
+    ];
+    for (words, at) in asked {
+        let o = link(&[words, &["--at", at]].concat());
+        assert_eq!(o.status.code(), Some(0), "{words:?}: {}{}", text(&o.stdout), text(&o.stderr));
+    }
     for (words, expected) in [
         (&["cut", "nobody"][..], "nobody:1:1: no node, group, switch or router 'nobody'"),
         (&["cut", "client:server"], "client:server:1:1: there is no link 'client:server'"),
@@ -120,9 +136,15 @@ fn changed(b: &Bench) {
     let at: Vec<(u64, &str)> = of_kind(&journal, "network_change")
         .map(|c| ((c["v_ns"].as_u64().unwrap() - begin) / 1_000_000, c["change"].as_str().unwrap()))
         .collect();
-    assert_eq!(at[0], (1500, "cut s:server, server:s"));
-    assert_eq!(at[1], (1700, "heal s:server, server:s"));
-    assert_eq!(at[2], (2500, "set loss of client:s"));
+    let (cut, heal) = ("cut s:server, server:s", "heal s:server, server:s");
+    let sides = "partition client | server";
+    let catalogs = [(1500, cut), (1700, heal), (2000, "flap s:server, server:s: 2 times 20 ms down, 80 ms up")];
+    assert_eq!(at[..3], catalogs);
+    assert_eq!(at[3..6], [(2300, sides), (2400, "join"), (2500, "set loss of client:s")]);
+    assert_eq!(at[6].1, "set delay of s:client");
+    let commands = [(3000, cut), (3050, heal), (3100, "flap s:server, server:s: 2 times 30 ms down, 60 ms up")];
+    assert_eq!(at[7..10], commands);
+    assert_eq!(at[10..], [(3400, sides), (3500, "join"), (3550, "reroute")]);
 
     let again = run(b, &["replay", "out"]);
     let said = text(&again.stdout);
