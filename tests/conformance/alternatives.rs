@@ -101,7 +101,7 @@ fn a_cfs_quota_in_the_meters_place_fails() {
     let group = Hierarchies::detect().map(|h| h.cgroup(format!("diecast-test-quota-{}", std::process::id())));
     let group = match group.and_then(|g| g.create().map(|()| Group(g))) {
         Ok(group) => group,
-        Err(e) => return println!("skipped: no control group: {e}"),
+        Err(e) => return diecast_quiet::skipped(format_args!("no control group: {e}")),
     };
     group.0.set_quota(Some(Quota { quota_us: 10_000, period_us: 100_000 })).expect("a quota");
     let procs = group.0.directory("cpu").expect("a controller").join("cgroup.procs");

@@ -134,7 +134,7 @@ fn a_32_bit_program_is_refused_clearly() {
         run_with(World::Native, &[], &["sh", "-c", &format!("{program}; s=$?; sleep 0.2; echo status $s")], b"", &[]);
     std::fs::remove_file(&path).expect("removes");
     if !native.text().contains("status 0") {
-        println!("skipped: this kernel does not run 32-bit programs at all: {}", native.text());
+        diecast_quiet::skipped(format_args!("this kernel does not run 32-bit programs at all: {}", native.text()));
         return;
     }
     assert!(!r.text().contains("status 0"), "it ran: {}", r.text());
@@ -158,7 +158,7 @@ fn an_unprivileged_user_can_use_frames() {
         &[],
     );
     if probe.status != Some(0) {
-        println!("skipped: setpriv can't run the program as nobody: {}", probe.stderr);
+        diecast_quiet::skipped(format_args!("setpriv can't run the program as nobody: {}", probe.stderr));
         return;
     }
     diecast_quiet::look(|| {
@@ -183,7 +183,11 @@ fn root_without_cap_sys_admin_can_use_frames() {
     probe.extend(["sh", "-c", "id -u; grep NoNewPrivs /proc/self/status"]);
     let alone = run_with(World::Native, &[], &probe, b"", &[]);
     if !alone.text().starts_with("0\n") {
-        println!("skipped: setpriv can't drop the capability of root: {}{}", alone.text(), alone.stderr);
+        diecast_quiet::skipped(format_args!(
+            "setpriv can't drop the capability of root: {}{}",
+            alone.text(),
+            alone.stderr
+        ));
         return;
     }
     let framed = |prefix: &[&str]| {

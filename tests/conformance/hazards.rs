@@ -47,7 +47,7 @@ fn a_trapped_tsc_tells_virtual_time_and_sigsegv_stays_the_programs() {
 /// The kernel has one listener in a chain of filters, and it is ours: a clear error, and everything else works.
 #[test]
 fn a_second_listener_is_refused() {
-    let Some(python) = tool("python3") else { return println!("skipped: python3 is not installed") };
+    let Some(python) = tool("python3") else { return diecast_quiet::skipped("python3 is not installed") };
     let script = "import ctypes, struct\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
         allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
@@ -64,7 +64,7 @@ fn a_second_listener_is_refused() {
 /// The unwinder finds its way through the blob and out of a trapped call.
 #[test]
 fn exceptions_out_of_handlers_and_cancelled_threads_run_destructors() {
-    let Some(guest) = cxx("unwind") else { return println!("skipped: c++ is not installed") };
+    let Some(guest) = cxx("unwind") else { return diecast_quiet::skipped("c++ is not installed") };
     conforms(&[&guest], &FRAMES);
 }
 
@@ -75,12 +75,12 @@ fn sanitized_programs() {
     {
         let flag = format!("-fsanitize={sanitizer}");
         let Some(guest) = c_with(name, sanitizer, &[&flag]) else {
-            println!("skipped: {sanitizer}: this compiler lacks it");
+            diecast_quiet::skipped(format_args!("{sanitizer}: this compiler lacks it"));
             continue;
         };
         let native = run(World::Native, &[&guest]);
         if native.status != Some(0) {
-            println!("skipped: {sanitizer} does not run natively here: {}", native.stderr);
+            diecast_quiet::skipped(format_args!("{sanitizer} does not run natively here: {}", native.stderr));
             continue;
         }
         conforms(&[&guest], &[World::Frame(tdf)]);
@@ -93,7 +93,7 @@ fn setuid_programs_change_user() {
     let _turn = beside();
     // SAFETY: cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        return println!("skipped: needs root");
+        return diecast_quiet::skipped("needs root");
     }
     let dir = std::env::temp_dir().join(format!("diecast-setuid-{}", std::process::id()));
     std::fs::create_dir(&dir).expect("a folder");
@@ -145,7 +145,7 @@ fn build(world: World, dir: &Path) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn make_of_a_c_project() {
     if tool("make").is_none() {
-        return println!("skipped: make is not installed");
+        return diecast_quiet::skipped("make is not installed");
     }
     let dir = target_dir().join(format!("make-{}", std::process::id()));
     let native = build(World::Native, &dir);

@@ -6,7 +6,7 @@ use diecast_tests::{FRAMES, World, c, conforms, go, java, run, rust, tool};
 const SLOW: [World; 2] = [World::Frame("10"), World::Frame("0.5")];
 
 fn missing(what: &str) {
-    println!("skipped: {what} is not installed");
+    diecast_quiet::skipped(format_args!("{what} is not installed"));
 }
 
 fn guest(name: &str) -> String {

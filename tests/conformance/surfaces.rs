@@ -186,7 +186,7 @@ fn ps_agrees_with_the_clocks() {
                   echo value since $(date +%s -d \"$(ps -o lstart= -p $$)\"); \
                   echo value up $(cut -d. -f1 /proc/uptime); echo value boot $(date +%s -d \"$(uptime -s)\")";
     if diecast_tests::tool("ps").is_none() {
-        return eprintln!("skipped: ps is not installed");
+        return diecast_quiet::skipped("ps is not installed");
     }
     for world in [World::Native, World::Frame("0.5")] {
         let lines = run(world, &["sh", "-c", script]).lines();

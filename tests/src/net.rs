@@ -9,7 +9,7 @@ mod link;
 mod measure;
 
 pub use figure::Figure;
-pub use measure::{carried, delay, idle, rate, shaper, star, throughput, throughput_with_offload};
+pub use measure::{carried, delay, idle, rate, shaper, shaper_speed, star, throughput, throughput_with_offload};
 
 /// Real time of one window, and how many there are: a benchmark's, or a test's.
 #[derive(Clone, Copy, Debug)]

@@ -56,7 +56,7 @@ metrics:
 pub fn bench(name: &str) -> Option<Bench> {
     // SAFETY: cannot fail.
     if unsafe { libc::geteuid() } != 0 {
-        println!("skipped: labs need root");
+        diecast_quiet::skipped("labs need root");
         return None;
     }
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -103,10 +103,10 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
 fn skip() -> bool {
     let (root, btf) = (rustix::process::geteuid().is_root(), std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
     if !root {
-        eprintln!("skipped: needs root for BPF and network namespaces");
+        diecast_quiet::skipped("needs root for BPF and network namespaces");
     }
     if !btf {
-        eprintln!("skipped: this kernel has no BTF");
+        diecast_quiet::skipped("this kernel has no BTF");
     }
     !root || !btf
 }

@@ -105,7 +105,7 @@ impl Drop for Held {
 #[test]
 fn waits_are_split_by_cause() {
     if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
-        eprintln!("skipped: needs root and a kernel with BTF");
+        diecast_quiet::skipped("needs root and a kernel with BTF");
         return;
     }
     diecast_quiet::look(causes);

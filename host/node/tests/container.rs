@@ -170,7 +170,7 @@ fn installed_programs_run() {
     ];
     for (program, script) in programs {
         if shell(&node, &state, &format!("command -v {program}")).exit != Exit::Code(0) {
-            println!("skipped {program}: not installed");
+            diecast_quiet::skipped(format_args!("{program}: not installed"));
             continue;
         }
         assert_eq!(shell(&node, &state, script).output, "42\n", "{program}");
@@ -329,7 +329,7 @@ fn roots_from_a_directory_and_from_an_archive() {
     fs::write(&source, "#include <stdio.h>\nint main() { puts(\"static\"); return 5; }").unwrap();
     let compiled = Command::new("cc").arg("-static").arg("-o").arg(root.join("bin/hello")).arg(&source).status();
     if !compiled.is_ok_and(|status| status.success()) {
-        println!("skipped roots: needs a C compiler");
+        diecast_quiet::skipped("roots: needs a C compiler");
         return;
     }
     let archive = state.0.join("root.tar");
@@ -448,7 +448,7 @@ fn submount_helper() {
 fn a_file_system_mounted_below_the_hosts_root_is_part_of_a_nodes() {
     let Some(state) = State::new("submount") else { return };
     if fs::read_to_string("/proc/mounts").unwrap().contains(" /run tmpfs ") {
-        println!("skipped submount: /run is no disk here, so a bind mount of it is none either");
+        diecast_quiet::skipped("submount: /run is no disk here, so a bind mount of it is none either");
         return;
     }
     let disk = state.0.join("disk");

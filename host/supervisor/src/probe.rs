@@ -181,7 +181,7 @@ mod tests {
             costs.get(costs.len() / 2).copied()
         };
         let (Some(short), Some(long)) = (cost(100_000), cost(50_000_000)) else {
-            println!("skipped: no event may be opened here");
+            diecast_quiet::skipped("no event may be opened here");
             return;
         };
         assert!(short < 100_000 && long <= short + 2_000, "{short} and {long} ns");
@@ -197,7 +197,7 @@ mod tests {
                 (0..8).map(|_| probe.look(cpu, Some(Hits { grain_ns: 100_000, pause_ns })).unwrap()).collect();
             let costs: Vec<u64> = looks.into_iter().flat_map(|l| l.hit_costs_ns).collect();
             let Some(cost) = hit_cost(&costs) else {
-                println!("skipped: no event may be opened here");
+                diecast_quiet::skipped("no event may be opened here");
                 return;
             };
             assert!((1_000..200_000).contains(&cost), "pause {pause_ns}: {cost} ns of {costs:?}");

@@ -20,7 +20,7 @@ static TURN: Mutex<()> = Mutex::new(());
 /// A guard that keeps these tests apart, or `None` with a printed reason.
 fn turn() -> Option<MutexGuard<'static, ()>> {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root for BPF and network namespaces");
+        diecast_quiet::skipped("needs root for BPF and network namespaces");
         return None;
     }
     Some(TURN.lock().unwrap_or_else(PoisonError::into_inner))

@@ -156,6 +156,13 @@ fn judged_still(stolen: f64) -> bool {
     std::env::var("DIECAST_JUDGE").is_ok_and(|v| v == "always")
 }
 
+/// Says that this test, or a part of it, looked at nothing, and why.
+pub fn skipped(why: impl std::fmt::Display) {
+    let name = thread::current().name().unwrap_or("a test").to_owned();
+    // As above.
+    let _ = std::io::stderr().write_all(format!("SKIPPED: {name}: {why}\n").as_bytes());
+}
+
 /// Time that a hypervisor takes from now on.
 pub struct Steal(Option<(u64, u64)>);
 

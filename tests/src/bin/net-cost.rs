@@ -3,14 +3,16 @@
 
 use std::process::ExitCode;
 
-use diecast_tests::net::{Figure, Size, carried, delay, idle, rate, shaper, star, throughput, throughput_with_offload};
+use diecast_tests::net::{
+    Figure, Size, carried, delay, idle, rate, shaper, shaper_speed, star, throughput, throughput_with_offload,
+};
 
 const M: u64 = 1_000_000;
 /// Further than one core carries; what lies beyond its throughput is printed, not judged.
 const RATES: [(&str, &[u64]); 3] = [
-    ("1", &[M, 10 * M, 100 * M, 500 * M, 1000 * M, 2000 * M]),
-    ("10", &[M, 100 * M, 1000 * M, 5000 * M, 10_000 * M]),
-    ("100", &[10 * M, 1000 * M, 50_000 * M, 100_000 * M]),
+    ("1", &[M, 10 * M, 100 * M, 500 * M, 1000 * M, 2000 * M, 4000 * M]),
+    ("10", &[M, 100 * M, 1000 * M, 5000 * M, 10_000 * M, 40_000 * M]),
+    ("100", &[M, 10 * M, 1000 * M, 50_000 * M, 100_000 * M]),
 ];
 
 fn rates(size: Size, small: bool) -> Vec<Figure> {
@@ -35,7 +37,10 @@ fn main() -> ExitCode {
     let parts = if parts.is_empty() { vec!["throughput", "rate", "delay", "idle", "star"] } else { parts };
     for part in parts {
         let figures = match part {
-            "throughput" => throughput(size).into_iter().chain(throughput_with_offload(size)).collect(),
+            "throughput" => {
+                let shaped = ["tbf", "htb"].iter().filter_map(|qdisc| shaper_speed(qdisc, size));
+                throughput(size).into_iter().chain(throughput_with_offload(size)).chain(shaped).collect()
+            }
             "mtu" => throughput(size),
             "offload" => throughput_with_offload(size),
             "rate" => rates(size, small),

@@ -197,12 +197,8 @@ pub fn rate(at_tdf: &str, bps: u64, limit: f64, size: Size) -> Figure {
     figure.bar(format!("within {} %", 100.0 * RATE_BAR), error.abs() <= RATE_BAR)
 }
 
-/// One of the kernel's shapers, tbf or htb, at the same rate, real time, between the same NICs; None where the kernel has
-/// none.
-pub fn shaper(qdisc: &str, bps: u64, size: Size) -> Option<Figure> {
-    on_generator_core();
-    let bytes = frame_bytes(bps as f64);
-    let nodes = Nodes::new(three_pipes(Link::default(), Link::default()), Tdf::ONE).expect("root");
+/// Puts one of the kernel's shapers, tbf or htb, on the first node's NIC; None where the kernel has none.
+fn shape(nodes: &Nodes, qdisc: &str, bps: u64, bytes: usize) -> Option<()> {
     // A burst of two frames or of 4 ms, whichever is more: what its manual asks for at a tick of 250 Hz.
     let burst = (2 * bytes).max((bps / 8 / 250) as usize);
     let limits = format!("rate {bps}bit burst {burst}");
@@ -210,7 +206,7 @@ pub fn shaper(qdisc: &str, bps: u64, size: Size) -> Option<Figure> {
         "tbf" => vec![format!("qdisc add dev eth0 root tbf {limits} limit 1500000")],
         _ => vec![
             "qdisc add dev eth0 root handle 1: htb default 1".to_owned(),
-            format!("class add dev eth0 parent 1: classid 1:1 htb {limits}"),
+            format!("class add dev eth0 parent 1: classid 1:1 htb {limits} cburst {burst}"),
         ],
     };
     for command in commands {
@@ -219,6 +215,27 @@ pub fn shaper(qdisc: &str, bps: u64, size: Size) -> Option<Figure> {
             return None;
         }
     }
+    Some(())
+}
+
+/// What goes through the same NICs as fast as it can behind one of the kernel's shapers at 100 Gbit/s.
+pub fn shaper_speed(qdisc: &str, size: Size) -> Option<Figure> {
+    on_generator_core();
+    let nodes = Nodes::new(three_pipes(Link::default(), Link::default()), Tdf::ONE).expect("root");
+    shape(&nodes, qdisc, 100_000_000_000, MTU_FRAME)?;
+    let (mut injector, counters, _sink) = (nodes.injector(MTU_FRAME, false), nodes.counters(), nodes.socket(1));
+    let _forwarder = nodes.forward();
+    let speeds: Vec<f64> = (0..size.blocks).map(|_| blast(&mut injector, &counters, size.window_s)).collect();
+    Some(Figure::median(format!("plain TAP forwarder behind the kernel's {qdisc}, MTU frames"), "packets/s", &speeds))
+}
+
+/// One of the kernel's shapers, tbf or htb, at the same rate, real time, between the same NICs; None where the kernel has
+/// none.
+pub fn shaper(qdisc: &str, bps: u64, size: Size) -> Option<Figure> {
+    on_generator_core();
+    let bytes = frame_bytes(bps as f64);
+    let nodes = Nodes::new(three_pipes(Link::default(), Link::default()), Tdf::ONE).expect("root");
+    shape(&nodes, qdisc, bps, bytes)?;
     let (mut injector, counters, _sink) = (nodes.injector(bytes, false), nodes.counters(), nodes.socket(1));
     let _forwarder = nodes.forward();
     let found = arrival_rate(&mut injector, &counters, bytes, 1.2 * bps as f64, size.window_s);

@@ -244,7 +244,7 @@ mod tests {
         // No process has this number: it is above the kernel's limit.
         let stale = hierarchies.cgroup(format!("{TRIAL}4194305"));
         if let Err(e) = stale.create() {
-            eprintln!("skipped: {e}");
+            diecast_quiet::skipped(format_args!("{e}"));
             return;
         }
         assert!(stale.directory("cpu").unwrap().exists());

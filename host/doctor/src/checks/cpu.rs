@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn the_delivery_trial_sleeps_and_is_hit() {
         if perf_events() != Perf::KernelToo {
-            eprintln!("skipped: no event that counts kernel mode");
+            diecast_quiet::skipped("no event that counts kernel mode");
             return;
         }
         let (hits, sleeps, interrupted) = on_thread(|| sleep_under_event(true)).unwrap();

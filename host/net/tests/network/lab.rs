@@ -81,7 +81,7 @@ fn set_priority(arguments: &[&str]) -> bool {
 pub fn skip() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        eprintln!("skipped: needs root for network namespaces and TAP devices");
+        diecast_quiet::skipped("needs root for network namespaces and TAP devices");
     }
     !root
 }

@@ -49,7 +49,7 @@ fn the_thread_leaves_a_cgroup_without_real_time_budget() {
         return;
     }
     if !Path::new(CPU_V1).join("cpu.rt_runtime_us").exists() {
-        eprintln!("skipped: no cgroup v1 cpu hierarchy with real-time budgets here");
+        diecast_quiet::skipped("no cgroup v1 cpu hierarchy with real-time budgets here");
         return;
     }
     let start = || {

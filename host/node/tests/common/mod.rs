@@ -18,7 +18,10 @@ impl State {
         let is_root = fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
         let has_runc = std::process::Command::new("runc").arg("--version").output().is_ok();
         if !is_root || !has_runc {
-            println!("skipped {test}: needs {}", if is_root { "runc (apt install runc)" } else { "root" });
+            diecast_quiet::skipped(format_args!(
+                "{test}: needs {}",
+                if is_root { "runc (apt install runc)" } else { "root" }
+            ));
             return None;
         }
         let path = PathBuf::from(format!("/run/diecast-test-{test}-{}", std::process::id()));
