@@ -6,7 +6,7 @@ SHELL := /bin/sh
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
 # Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
-PACKAGES := runc tshark clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc libc6-dev \
+PACKAGES := git runc tshark clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc libc6-dev \
 	strace gdb haproxy redis uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -21,6 +21,9 @@ setup: rust packages ## install what is missing (Debian packages; needs root onl
 rust:
 	@command -v cargo >/dev/null 2>&1 || { \
 		echo "setup: Rust is missing: install rustc and cargo 1.85 or later (https://rustup.rs), then run make again" >&2; \
+		exit 3; }
+	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { \
+		echo "setup: rustfmt or clippy is missing: rustup component add rustfmt clippy, then run make again" >&2; \
 		exit 3; }
 
 packages:
