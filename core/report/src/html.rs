@@ -4,6 +4,7 @@ use diecast_core_journal::{MetricData, NodeSample};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::compare::{Comparison, Overall, group, pooled};
+use crate::pipes::{self, PipeSeries};
 use crate::plot::{self, Bar, Line};
 use crate::stats::Judged;
 use crate::summary::Run;
@@ -46,6 +47,7 @@ pub fn comparison(comparison: &Comparison, runs: &[Run]) -> String {
                 (errors(comparison))
                 (distributions(runs))
                 (cpu(runs))
+                (network(runs))
                 (host(comparison))
                 (provenance(comparison, runs))
             }
@@ -164,6 +166,32 @@ fn cpu_lines(run: &Run) -> Vec<Line> {
         Line { name: node.name.clone(), colour: plot::line_colour(index), points: points.collect() }
     });
     lines.collect()
+}
+
+/// Plots for each mode's first run: the pipes that had most to do, between successive samples.
+fn network(runs: &[Run]) -> Markup {
+    html! {
+        @for group in group(runs) {
+            @let series = pipes::series(&group[0].pipe_samples, group[0].summary.header.v_start_ns);
+            @if series.iter().any(|s| !s.utilisation.is_empty()) {
+                h2 { "Network over virtual time: " (group[0].summary.header.mode) ", run " (group[0].label) }
+                (figure(plot::over_time(&pipe_lines(&series, |s| &s.utilisation), "utilisation, %")))
+                (figure(plot::over_time(&pipe_lines(&series, |s| &s.queue_packets), "packets that wait")))
+                @if series.iter().any(|s| s.drops.iter().any(|(_, n)| *n > 0.0)) {
+                    (figure(plot::over_time(&pipe_lines(&series, |s| &s.drops), "drops a virtual second")))
+                }
+            }
+        }
+    }
+}
+
+fn pipe_lines(series: &[PipeSeries], of: fn(&PipeSeries) -> &Vec<(f64, f64)>) -> Vec<Line> {
+    let line = |(index, s): (usize, &PipeSeries)| Line {
+        name: s.name.clone(),
+        colour: plot::line_colour(index),
+        points: of(s).clone(),
+    };
+    series.iter().enumerate().map(line).collect()
 }
 
 fn host(comparison: &Comparison) -> Markup {

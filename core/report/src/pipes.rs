@@ -96,6 +96,46 @@ fn pipe_use(before: &PipeSample, after: &PipeSample, v_span_ns: u64) -> PipeUse 
     }
 }
 
+/// Most pipes that are drawn: more colours can't be told apart.
+const DRAWN_MAX: usize = 6;
+
+/// One pipe over virtual time, each point at the end of the interval between two samples, in virtual seconds after a start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct PipeSeries {
+    pub name: String,
+    /// Percent of the interval for which its transmitter was busy.
+    pub utilisation: Vec<(f64, f64)>,
+    /// Packets that waited at the end.
+    pub queue_packets: Vec<(f64, f64)>,
+    /// Drops a virtual second, whatever their cause.
+    pub drops: Vec<(f64, f64)>,
+}
+
+/// The pipes that had most to do, over time. A sample names the pipes that did something since the one before.
+pub(crate) fn series(samples: &[PipesSample], v_start: VirtNs) -> Vec<PipeSeries> {
+    let mut last: BTreeMap<u32, &PipeSample> = BTreeMap::new();
+    samples.iter().for_each(|sample| last.extend(sample.pipes.iter().map(|p| (p.pipe, p))));
+    let mut busiest: Vec<&PipeSample> = last.into_values().collect();
+    busiest.sort_by_key(|p| std::cmp::Reverse((p.v_busy_ns.ns(), p.bytes_sent)));
+    busiest.truncate(DRAWN_MAX);
+    let of_pipe = |drawn: &PipeSample| {
+        let mut series = PipeSeries { name: format!("{} to {}", drawn.from, drawn.to), ..PipeSeries::default() };
+        let unused = PipeSample::default();
+        let mut before = &unused;
+        for pair in samples.windows(2) {
+            before = pair[0].pipes.iter().find(|p| p.pipe == drawn.pipe).unwrap_or(before);
+            let after = pair[1].pipes.iter().find(|p| p.pipe == drawn.pipe).unwrap_or(before);
+            let span_ns = pair[1].v_ns.since(pair[0].v_ns).ns();
+            let (at_s, used) = (pair[1].v_ns.since(v_start).as_secs_f64(), pipe_use(before, after, span_ns));
+            series.utilisation.push((at_s, 100.0 * used.utilisation));
+            series.queue_packets.push((at_s, f64::from(after.queue_packets)));
+            series.drops.push((at_s, used.dropped.total() as f64 * 1e9 / span_ns.max(1) as f64));
+        }
+        series
+    };
+    busiest.into_iter().map(of_pipe).collect()
+}
+
 /// Every change of the network, in the order of their instants.
 pub(crate) fn network_changes(records: &[Record]) -> Vec<NetworkChange> {
     let changes = records.iter().filter_map(|record| match record {
@@ -142,5 +182,23 @@ mod tests {
         assert!((uses[0].utilisation - 0.48).abs() < 1e-9, "{}", uses[0].utilisation);
         assert_eq!(uses.iter().map(PipeUse::is_notable).collect::<Vec<_>>(), [true, false, false]);
         assert!(pipe_uses(&records, (VirtNs(9_500), VirtNs(9_600))).is_empty(), "no sample in the window");
+    }
+
+    #[test]
+    fn a_series_goes_on_where_a_sample_is_silent() {
+        let records = [
+            sample(1_000_000_000, 0, 10, 100_000_000, 1),
+            sample(2_000_000_000, 1, 4, 40, 0),
+            sample(3_000_000_000, 0, 30, 600_000_000, 6),
+        ];
+        let samples: Vec<PipesSample> = records
+            .into_iter()
+            .filter_map(|record| if let Record::Pipes(sample) = record { Some(sample) } else { None })
+            .collect();
+        let drawn = series(&samples, VirtNs(500_000_000));
+        assert_eq!(drawn.len(), 2);
+        assert_eq!(drawn[0].utilisation, [(1.5, 0.0), (2.5, 50.0)]);
+        assert_eq!(drawn[0].drops, [(1.5, 0.0), (2.5, 5.0)]);
+        assert_eq!(drawn[1].drops, [(1.5, 0.0), (2.5, 0.0)]);
     }
 }

@@ -17,7 +17,7 @@ use std::io;
 use diecast_core_journal::metrics::{MetricError, from_sample_bytes};
 use diecast_core_journal::{
     Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NetworkChange, NodeSample, Outcome,
-    PhaseChange, Record, Verdict, read,
+    PhaseChange, PipesSample, Record, Verdict, read,
 };
 use diecast_core_vtime::VirtNs;
 use serde::{Deserialize, Serialize};
@@ -204,6 +204,8 @@ pub struct Run {
     pub samples: BTreeMap<String, Vec<Vec<u64>>>,
     /// The nodes' samples over time, for plots.
     pub node_samples: Vec<NodeSample>,
+    /// The pipes' samples over time, for plots.
+    pub pipe_samples: Vec<PipesSample>,
 }
 
 /// Why a directory is no run.
@@ -265,9 +267,13 @@ pub fn load_run(
         }
         samples.insert(metric.name.clone(), parts);
     }
-    let node_samples = journal.records.into_iter().filter_map(|record| match record {
-        Record::Sample(sample) => Some(sample),
-        _ => None,
-    });
-    Ok(Run { label: label.into(), summary, samples, node_samples: node_samples.collect() })
+    let (mut node_samples, mut pipe_samples) = (Vec::new(), Vec::new());
+    for record in journal.records {
+        match record {
+            Record::Sample(sample) => node_samples.push(sample),
+            Record::Pipes(sample) => pipe_samples.push(sample),
+            _ => {}
+        }
+    }
+    Ok(Run { label: label.into(), summary, samples, node_samples, pipe_samples })
 }

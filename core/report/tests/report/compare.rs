@@ -1,9 +1,10 @@
 //! Comparisons: grouping, errors, bars, and when there is no verdict. Golden files: UPDATE_EXPECT=1 rewrites them.
 
 use crate::common::{Made, load};
-use diecast_core_journal::{MetricData, Mode};
+use diecast_core_journal::{Drops, MetricData, Mode, PipeSample, PipesSample};
 use diecast_core_report::stats::{Bootstrap, Judged};
 use diecast_core_report::{Budgets, Comparison, LoadError, Overall, Run, RunSummary, html, text};
+use diecast_core_vtime::VirtSpan;
 use expect_test::expect_file;
 
 const BOOTSTRAP: Bootstrap = Bootstrap { seed: 1, resamples: 60 };
@@ -196,6 +197,29 @@ fn the_page_is_self_contained_and_escaped() {
     // Errors, one distribution, CPU of three modes.
     assert_eq!(page.matches("<svg").count(), 5);
     assert!(page.contains("PASS: every figure"));
+}
+
+#[test]
+fn the_page_shows_the_network_where_a_run_had_one() {
+    let mut runs = blocks();
+    let start = runs[0].summary.header.v_start_ns;
+    let sample = |s: u64, packets: u32, full: u64| PipesSample {
+        v_ns: start.plus(VirtSpan(s * 1_000_000_000)),
+        pipes: vec![PipeSample {
+            from: "a".into(),
+            to: "s".into(),
+            queue_packets: packets,
+            dropped: Drops { queue_full: full, ..Drops::default() },
+            ..PipeSample::default()
+        }],
+    };
+    runs[0].pipe_samples = vec![sample(1, 0, 0), sample(2, 7, 0)];
+    let page = html::comparison(&compare(&runs), &runs);
+    assert_eq!(page.matches("Network over virtual time").count(), 1, "of one mode");
+    assert_eq!(page.matches("<svg").count(), 7);
+    assert!(page.contains("a to s") && !page.contains("drops a virtual second"));
+    runs[0].pipe_samples.push(sample(3, 7, 5));
+    assert_eq!(html::comparison(&compare(&runs), &runs).matches("<svg").count(), 8, "drops have their own");
 }
 
 #[test]
