@@ -1,7 +1,7 @@
 //! The few routing netlink requests that a node's NIC needs, synchronous, in the caller's namespace.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -103,6 +103,23 @@ impl RouteSocket {
             message.attributes.push(AddressAttribute::Broadcast((u32::from(v4) | host_bits).into()));
         }
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Sends what has no other way to these IPv4 addresses through the interface, from this address.
+    pub(crate) fn add_route(&mut self, index: u32, source: Ipv4Addr, (to, prefix): (Ipv4Addr, u8)) -> io::Result<()> {
+        let mut route = RouteMessage::default();
+        route.header.address_family = AddressFamily::Inet;
+        route.header.destination_prefix_length = prefix;
+        route.header.table = RouteHeader::RT_TABLE_MAIN;
+        route.header.protocol = RouteProtocol::Static;
+        route.header.scope = RouteScope::Link;
+        route.header.kind = RouteType::Unicast;
+        route.attributes = vec![
+            RouteAttribute::Destination(IpAddr::V4(to).into()),
+            RouteAttribute::Oif(index),
+            RouteAttribute::PrefSource(IpAddr::V4(source).into()),
+        ];
+        self.request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Gives connections through the interface to this subnet a shortest retransmission timeout, open ones too: a

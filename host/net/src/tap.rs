@@ -163,6 +163,12 @@ fn configure(
     if sysctl::has_ipv6() {
         route.add_address(index, IpAddr::V6(node.ipv6), subnet.ipv6_prefix).map_err(failed("add the IPv6 address"))?;
     }
+    // A machine sends these by its default route, which a node does not have: there is nothing outside.
+    if device == NODE_DEVICE {
+        for (to, prefix) in [(Ipv4Addr::new(224, 0, 0, 0), 4), (Ipv4Addr::BROADCAST, 32)] {
+            route.add_route(index, node.ipv4, (to, prefix)).map_err(failed("add a route for groups"))?;
+        }
+    }
     Ok(())
 }
 

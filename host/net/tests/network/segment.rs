@@ -1,6 +1,6 @@
 //! The segment as nodes see it: ping, neighbour discovery, broadcast, valid checksums, sysctls, pause, clean-up.
 
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
@@ -57,11 +57,85 @@ fn a_broadcast_reaches_every_other_node() {
     let receivers: Vec<_> = (1..4).map(|n| lab.udp(n, 5000)).collect();
     let sender = lab.udp(0, 5000);
     sender.set_broadcast(true).unwrap();
-    sender.send_to(b"all", "10.77.255.255:5000").unwrap();
-    for r in &receivers {
-        let mut buffer = [0; 16];
-        let (n, from) = r.recv_from(&mut buffer).unwrap();
-        assert_eq!((&buffer[..n], from), (&b"all"[..], lab.v4(0, 5000)));
+    for to in ["10.77.255.255:5000", "255.255.255.255:5000"] {
+        sender.send_to(to.as_bytes(), to).unwrap();
+        for r in &receivers {
+            let mut buffer = [0; 32];
+            let (n, from) = r.recv_from(&mut buffer).unwrap();
+            assert_eq!((&buffer[..n], from), (to.as_bytes(), lab.v4(0, 5000)));
+        }
+    }
+}
+
+/// Who joined a group hears it, and nobody else; by IPv4 and IPv6.
+#[test]
+fn a_multicast_group_is_heard_by_those_who_joined() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(segment(4, Link::default()), "1");
+    let (v4, v6) = (Ipv4Addr::new(239, 1, 2, 3), "ff02::77:1".parse::<Ipv6Addr>().unwrap());
+    let bind6 = |n: usize| {
+        let s = lab.within(n, || UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 5001)).unwrap());
+        s.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        s
+    };
+    // The NIC's number in each namespace.
+    let index = |n: usize| {
+        let text = lab.within(n, || std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap());
+        let line = text.lines().find(|l| l.ends_with(NODE_DEVICE)).expect("an address");
+        u32::from_str_radix(line.split(' ').nth(1).unwrap(), 16).unwrap()
+    };
+    let (receivers, receivers6): (Vec<_>, Vec<_>) = (1..4).map(|n| (lab.udp(n, 5000), bind6(n))).unzip();
+    for (n, (r, r6)) in receivers.iter().zip(&receivers6).enumerate().take(2) {
+        lab.within(n + 1, || r.join_multicast_v4(&v4, &lab.spec.nodes[n + 1].ipv4).unwrap());
+        r6.join_multicast_v6(&v6, index(n + 1)).unwrap();
+    }
+    let (sender, sender6) = (lab.udp(0, 5000), bind6(0));
+    let mut heard = [[false; 2]; 3];
+    // Addresses may still be under duplicate address detection.
+    for _ in 0..20 {
+        sender.send_to(b"group", (v4, 5000)).unwrap();
+        let _ = sender6.send_to(b"group", SocketAddrV6::new(v6, 5001, 0, index(0)));
+        for (n, (r, r6)) in receivers.iter().zip(&receivers6).enumerate() {
+            for (kind, socket) in [r, r6].into_iter().enumerate() {
+                socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+                let mut buffer = [0; 16];
+                heard[n][kind] |= socket.recv(&mut buffer).is_ok_and(|got| &buffer[..got] == b"group");
+            }
+        }
+        if heard[..2] == [[true; 2]; 2] {
+            break;
+        }
+    }
+    assert_eq!(heard, [[true, true], [true, true], [false, false]]);
+}
+
+/// As many bytes as an MTU of 9000 has room for, in one frame, and one more in two fragments.
+#[test]
+fn jumbo_frames_cross_links_of_mtu_9000() {
+    if skip() {
+        return;
+    }
+    let lab = Lab::start(NetSpec { mtu: 9000, ..segment(2, Link::default()) }, "1");
+    let (sender, receiver) = (lab.udp(0, 5000), lab.udp(1, 5000));
+    let mut buffer = vec![0; 10_000];
+    // The address is known from here on.
+    sender.send_to(b"?", lab.v4(1, 5000)).unwrap();
+    receiver.recv(&mut buffer).unwrap();
+    // Of the sending namespace.
+    let fragments = || {
+        let snmp = lab.within(0, || std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+        let lines: Vec<Vec<&str>> = snmp.lines().take(2).map(|l| l.split(' ').collect()).collect();
+        let at = lines[0].iter().position(|name| *name == "FragCreates").unwrap();
+        lines[1][at].parse::<u32>().unwrap()
+    };
+    for (bytes, expected) in [(8972, 0), (8973, 2)] {
+        let payload = vec![bytes as u8; bytes];
+        sender.send_to(&payload, lab.v4(1, 5000)).unwrap();
+        let got = receiver.recv(&mut buffer).unwrap();
+        assert!(buffer[..got] == payload, "{got} of {bytes} bytes");
+        assert_eq!(fragments(), expected, "{bytes} bytes");
     }
 }
 
