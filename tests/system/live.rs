@@ -101,6 +101,7 @@ fn changed(b: &Bench) {
         (&["partition", "client", "server"], "3400ms"),
         (&["join"], "3500ms"),
         (&["reroute"], "3550ms"),
+        (&["set", "s:client", "duplicate=30%", "corrupt=20%", "jitter=1ms", "--one-way"], "3600ms"),
     ];
     for (words, at) in asked {
         let o = link(&[words, &["--at", at]].concat());
@@ -144,7 +145,11 @@ fn changed(b: &Bench) {
     assert_eq!(at[6].1, "set delay of s:client");
     let commands = [(3000, cut), (3050, heal), (3100, "flap s:server, server:s: 2 times 30 ms down, 60 ms up")];
     assert_eq!(at[7..10], commands);
-    assert_eq!(at[10..], [(3400, sides), (3500, "join"), (3550, "reroute")]);
+    assert_eq!(at[10..13], [(3400, sides), (3500, "join"), (3550, "reroute")]);
+    assert_eq!(at[13..], [(3600, "set jitter, duplicate, corrupt of s:client")]);
+    let back = pipe(&journal, "s", "client");
+    println!("{} twice, {} corrupted of {}", back["duplicated"], back["corrupted"], back["packets_in"]);
+    assert!(back["duplicated"].as_u64() > Some(0) && back["corrupted"].as_u64() > Some(0), "{back}");
 
     let again = run(b, &["replay", "out"]);
     let said = text(&again.stdout);
