@@ -97,8 +97,52 @@ static void uptime(void) {
     SAME("sysinfo.fault", R1(SYS_sysinfo, BAD));
 }
 
+// The clocks of alarms, where the machine has one: those that they stand for.
+static void alarms(void) {
+    static const clockid_t like[][2] = {{8, 0}, {9, 7}};
+    for (int i = 0; i < 2; i++) {
+        ts_t t, by_vdso;
+        long r = R2(SYS_clock_gettime, like[i][0], &t), before = now(like[i][1]);
+        line("= alarm.%d %ld %d", (int)like[i][0], r, clock_gettime(like[i][0], &by_vdso));
+        if (r) continue;
+        R2(SYS_clock_gettime, like[i][0], &t);
+        clock_gettime(like[i][0], &by_vdso);
+        long after = now(like[i][1]);
+        line("range alarm.%d.raw %ld %ld %ld", (int)like[i][0], before, ns_of(t), after);
+        line("range alarm.%d.vdso %ld %ld %ld", (int)like[i][0], ns_of(t), ns_of(by_vdso), after);
+    }
+}
+
+// The CPU clock of another process: what that reads itself before it waits.
+static void foreign(void) {
+    int ask[2], told[2];
+    if (pipe(ask) || pipe(told)) return;
+    pid_t pid = fork();
+    if (!pid) {
+        long used = now(CLOCK_PROCESS_CPUTIME_ID);
+        while (now(CLOCK_PROCESS_CPUTIME_ID) - used < 20 * MS);
+        used = now(CLOCK_PROCESS_CPUTIME_ID);
+        (void)!write(told[1], &used, sizeof used);
+        (void)!read(ask[0], &used, 1);
+        _exit(0);
+    }
+    long its = 0, seen;
+    (void)!read(told[0], &its, sizeof its);
+    nanosleep(&(ts_t){0, 5 * MS}, NULL);
+    clockid_t clock;
+    line("= foreign %d", clock_getcpuclockid(pid, &clock));
+    seen = now(clock);
+    line("near foreign %ld %ld", its, seen);
+    line("range foreign %ld %ld %ld", 20 * MS, seen, 200 * MS);
+    (void)!write(ask[1], "", 1);
+    waitpid(pid, NULL, 0);
+    line("= foreign.gone %d", clock_gettime(clock, &(ts_t){0, 0}) ? errno : 0);
+}
+
 int main(void) {
     agree();
+    alarms();
+    foreign();
     rates();
     resolutions();
     cpu();

@@ -8,7 +8,7 @@ use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 
 use crate::sys::{self, Ret};
 use crate::user::Timespec;
-use crate::{node, process};
+use crate::{node, process, usage};
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;
@@ -172,9 +172,10 @@ pub fn thread_cost(tid: u32) -> u64 {
     node().slot(tid).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed))
 }
 
-/// What the meter cost of the time on the CPU clock of a process or thread by number. Another process's is not known
-/// here (its page is private), and neither is that of a thread without a slot.
-fn cost_of(clock: i32) -> u64 {
+/// What the meter cost of so much time on the CPU clock of a process or thread by number. Another process's page is
+/// private: it is that of its first thread where this used most of the time, else estimated. That of a thread without a
+/// slot is not known.
+fn cost_of(clock: i32, real_ns: u64) -> u64 {
     const THREAD: i32 = 4;
     let id = !(clock >> 3) as u32;
     if clock & THREAD != 0 {
@@ -182,7 +183,10 @@ fn cost_of(clock: i32) -> u64 {
     } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
         process().own.cost_ns.load(Ordering::Relaxed)
     } else {
-        0
+        match node().slot(id) {
+            Some(s) if s.last_cpu_ns.load(Ordering::Relaxed) > real_ns / 2 => s.cost_ns.load(Ordering::Relaxed),
+            _ => usage::cost_of_others(real_ns),
+        }
     }
 }
 
@@ -203,7 +207,7 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
             timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
         }
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
-        c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c)),
+        c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c, ns)),
         REALTIME_ALARM | BOOTTIME_ALARM => timespec_signed((mono_now() as i64).wrapping_add(ahead(clock))),
         _ => t,
     })
