@@ -457,18 +457,18 @@ pub struct MetricValue {
 pub enum MetricData {
     /// One number from each node's output, combined.
     Scalar {
-        /// Over all nodes.
-        value: f64,
+        /// Over all nodes; none where one has none.
+        value: Option<f64>,
         /// How.
         combine: Combine,
-        /// Node to its number.
-        per_node: BTreeMap<String, f64>,
+        /// Node to its number; none where its program said null.
+        per_node: BTreeMap<String, Option<f64>>,
     },
     /// Raw samples, pooled over the nodes.
     Samples {
         /// How many.
         count: u64,
-        /// The figures that the catalog asks for, in its order.
+        /// The figures that the catalog asks for, in its order; empty where there are no samples.
         show: Vec<Shown>,
         /// Node to the name of its raw file in the run directory.
         files: BTreeMap<String, String>,
