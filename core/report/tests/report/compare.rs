@@ -1,7 +1,7 @@
 //! Comparisons: grouping, errors, bars, and when there is no verdict. Golden files: UPDATE_EXPECT=1 rewrites them.
 
 use crate::common::{Made, load};
-use diecast_core_journal::{MetricData, Mode};
+use diecast_core_journal::{MetricData, Mode, Outcome};
 use diecast_core_report::stats::{Bootstrap, Judged};
 use diecast_core_report::{Budgets, Comparison, LoadError, Overall, Run, RunSummary, html, text};
 use expect_test::expect_file;
@@ -99,6 +99,22 @@ fn a_naive_that_answers_nothing_is_a_column_of_misses() {
     assert_eq!(page.matches("<td>none</td>").count(), 3, "mean, median and 99th percentile of naive");
     let back: RunSummary = serde_json::from_str(&runs[2].summary.to_json()).unwrap();
     assert_eq!(back, runs[2].summary);
+}
+
+#[test]
+fn a_naive_that_fails_is_a_column_that_says_why() {
+    let mut runs = silent(&[]);
+    runs[2].summary.outcome = Some(Outcome::Failed { reason: "the load ended with status 1".into() });
+    runs[2].summary.metrics.clear();
+    runs[2].samples.clear();
+    let comparison = compare(&runs);
+    assert_eq!(comparison.overall, Overall::Pass);
+    assert_eq!(comparison.columns[2].no_verdict.as_deref(), Some("naive-1 failed: the load ended with status 1"));
+    for row in &comparison.rows {
+        assert_eq!(row.cells[2], Default::default(), "{} {}", row.metric, row.figure);
+    }
+    assert!(text::comparison(&comparison).contains("(no verdict: naive-1 failed: the load ended with status 1)"));
+    html::comparison(&comparison, &runs);
 }
 
 #[test]
