@@ -427,8 +427,6 @@ pub enum FindingKind {
     ThreadWithoutMeter,
     /// A ledger value was out of bounds and clamped.
     ClampedLedger,
-    /// A thread did not react to a pause or retime kick.
-    LostKick,
     /// A kernel feature is absent and a lesser way was taken.
     MissingFeature,
     /// A time constant of the kernel could not be stretched as far as the TDF asks for.
