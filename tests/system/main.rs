@@ -15,6 +15,7 @@ mod nics;
 mod pace;
 mod receive;
 mod shares;
+mod validate;
 mod verdict;
 
 use std::path::Path;
