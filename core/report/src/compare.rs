@@ -241,7 +241,7 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
     for run in group {
         match &run.summary.outcome {
             None => return Some(format!("{} was killed before its end", run.label)),
-            Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {reason}", run.label)),
+            Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {}", run.label, first_line(reason))),
             Some(Outcome::Completed) if !run.summary.verdict.trustworthy => {
                 return Some(format!("{} is not trustworthy", run.label));
             }
@@ -257,6 +257,12 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
         )),
         Some(_) => None,
     }
+}
+
+/// A reason without what the program printed last.
+fn first_line(reason: &str) -> &str {
+    let line = reason.lines().next().unwrap_or_default();
+    line.strip_suffix("; its last lines:").unwrap_or(line)
 }
 
 fn bar_of(figure: Option<Statistic>, unit: &str) -> Option<f64> {

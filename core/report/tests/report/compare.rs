@@ -104,7 +104,8 @@ fn a_naive_that_answers_nothing_is_a_column_of_misses() {
 #[test]
 fn a_naive_that_fails_is_a_column_that_says_why() {
     let mut runs = silent(&[]);
-    runs[2].summary.outcome = Some(Outcome::Failed { reason: "the load ended with status 1".into() });
+    let reason = "the load ended with status 1; its last lines:\n    | errors=9\n    | no answer";
+    runs[2].summary.outcome = Some(Outcome::Failed { reason: reason.into() });
     runs[2].summary.metrics.clear();
     runs[2].samples.clear();
     let comparison = compare(&runs);
