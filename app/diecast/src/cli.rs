@@ -159,6 +159,9 @@ pub struct RunArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "Exit status: 0 every bar was met, 1 a figure missed its bar (FAIL; those of \
+naive are there to miss and don't count) or a run failed, 2 a fault in the command or catalog, 3 this host can't, 4 no \
+figure failed, but there is no verdict, too few samples for one, or a run that is not trustworthy.")]
 pub struct ValidateArgs {
     #[command(flatten)]
     pub catalog: Catalog,
@@ -186,6 +189,9 @@ pub struct ValidateArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "Exit status: 0 every bar was met, 1 a figure missed its bar (FAIL; those of \
+naive are there to miss and don't count), 2 a fault in the command, 3 this host can't, 4 no \
+figure failed, but there is no verdict, too few samples for one, or a run that is not trustworthy.")]
 pub struct CompareArgs {
     /// Directories of runs; the first baseline is the reference
     #[arg(required = true)]

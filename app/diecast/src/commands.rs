@@ -8,7 +8,7 @@ use diecast_core_experiment::Experiment;
 use diecast_core_journal::Outcome;
 use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
-use diecast_core_report::{Budgets, Comparison, Run, RunSummary, html, load_run, text};
+use diecast_core_report::{Budgets, Comparison, Overall, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
 use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, kept_grain_ns, plan_facts};
 
@@ -134,6 +134,21 @@ fn status_of(s: &RunSummary) -> u8 {
     }
 }
 
+/// Naive's figures are there to miss their bars and are no part of it.
+fn status_of_comparison(overall: &Overall) -> u8 {
+    match overall {
+        Overall::Pass => 0,
+        Overall::Fail { .. } => FAILED,
+        Overall::NoVerdict { failed, .. } if !failed.is_empty() => FAILED,
+        Overall::Inconclusive { .. } | Overall::NoVerdict { .. } => DOUBTFUL,
+    }
+}
+
+/// The status of two things that were both done: what failed outweighs what is not trustworthy.
+fn both(one: u8, other: u8) -> u8 {
+    if [one, other].contains(&FAILED) { FAILED } else { one.max(other) }
+}
+
 /// How a run is carried out, besides its plan.
 #[derive(Clone, Copy)]
 struct How {
@@ -223,15 +238,14 @@ pub fn validate(a: &ValidateArgs) -> Done {
             summary = carry_out(plan, &a.catalog, &catalog_text, &dir, &label, how)?;
         }
         if let Some(Outcome::Failed { reason }) = &summary.outcome {
-            // Naive fails by its nature when a tenth of the CPU is too little: that is a result.
+            // Naive fails by its nature when a tenth of the CPU is too little: that is a result, and a column.
             if plan.mode != Mode::Naive {
                 return Err(fault(FAILED, format!("{label}: {reason}")));
             }
             eprintln!("{label}: failed: {reason}");
-            continue;
         }
         if plan.mode != Mode::Naive {
-            worst = worst.max(status_of(&summary));
+            worst = both(worst, status_of(&summary));
         }
         directories.push(dir);
     }
@@ -240,7 +254,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
     if !a.json {
         say!("results are in {}, plots in {}", out.display(), page.display());
     }
-    Ok(worst.max(compared))
+    Ok(both(worst, compared))
 }
 
 pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done {
@@ -262,7 +276,7 @@ pub fn compare(directories: &[PathBuf], page: Option<&Path>, json: bool) -> Done
     } else {
         say!("{}", text::comparison(&comparison));
     }
-    Ok(0)
+    Ok(status_of_comparison(&comparison.overall))
 }
 
 pub fn check(c: &Catalog) -> Done {
@@ -339,4 +353,28 @@ pub fn ps(json: bool) -> Done {
         say!("{:<24} {:>8}  {state}", l.id, l.pid);
     }
     Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comparison_ends_with_what_its_figures_say() {
+        let some = || vec!["latency p50 (diecast)".to_owned()];
+        for (overall, status) in [
+            (Overall::Pass, 0),
+            (Overall::Fail { figures: some() }, 1),
+            (Overall::Inconclusive { figures: some() }, 4),
+            (Overall::NoVerdict { reasons: some(), failed: vec![] }, 4),
+            (Overall::NoVerdict { reasons: some(), failed: some() }, 1),
+        ] {
+            assert_eq!(status_of_comparison(&overall), status, "{overall:?}");
+        }
+    }
+
+    #[test]
+    fn a_miss_outweighs_a_run_that_is_not_trustworthy() {
+        assert_eq!([both(4, 1), both(1, 4), both(4, 0), both(0, 4), both(0, 0)], [1, 1, 4, 4, 0]);
+    }
 }

@@ -3,13 +3,18 @@
 //! A metric takes one number from each node's output (a JSON path, a regular expression) and combines them, or pools
 //! raw samples over the nodes. Figures of samples are always taken over the pooled raw samples, never averaged: the
 //! mean of two nodes' p99 is nobody's p99.
+//!
+//! A program that answered nothing has no figure: an empty file of samples, a JSON null. That is a result, no fault.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
 use diecast_core_experiment::Combine;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::record::Shown;
 
 /// Why a metric has no value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +85,20 @@ pub enum MetricError {
 /// The numbers of several nodes as one, or an error when there are none.
 pub fn combined(how: Combine, values: &[f64]) -> Result<f64, MetricError> {
     how.apply(values).ok_or_else(|| MetricError::Nothing { what: how.name().into() })
+}
+
+/// The same of nodes that may have none: one without a number leaves none at all, since a sum or a maximum over the others is
+/// another figure.
+pub fn combined_of_nodes(how: Combine, per_node: &BTreeMap<String, Option<f64>>) -> Result<Option<f64>, MetricError> {
+    match per_node.values().copied().collect::<Option<Vec<f64>>>() {
+        Some(values) => combined(how, &values).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// These figures of ascending samples; no figure when there are no samples.
+pub fn figures(asked: &[Statistic], sorted: &[u64]) -> Vec<Shown> {
+    asked.iter().filter_map(|&statistic| Some(Shown { statistic, value: statistic.of_sorted(sorted).ok()? })).collect()
 }
 
 /// A figure of samples. In text `mean`, `min`, `max` or `p` with a percentage above 0 up to 100: `p50`, `p99.9`.
@@ -224,8 +243,8 @@ fn parse_path(path: &str) -> Result<Vec<Step>, MetricError> {
     Ok(steps)
 }
 
-/// The number at `path` in the last line of `text` that is a JSON object or array.
-pub fn from_json(text: &str, path: &str) -> Result<f64, MetricError> {
+/// The number at `path` in the last line of `text` that is a JSON object or array; none where it says null.
+pub fn from_json(text: &str, path: &str) -> Result<Option<f64>, MetricError> {
     let steps = parse_path(path)?;
     let (line, root) = text
         .lines()
@@ -238,8 +257,11 @@ pub fn from_json(text: &str, path: &str) -> Result<f64, MetricError> {
         Step::Index(index) => value.get(index),
     });
     let found = found.ok_or_else(|| MetricError::NoValue { path: path.to_owned(), line: shorten(line) })?;
+    if found.is_null() {
+        return Ok(None);
+    }
     let not_a_number = || MetricError::NotANumber { at: path.to_owned(), found: shorten(&found.to_string()) };
-    found.as_f64().filter(|number| number.is_finite()).ok_or_else(not_a_number)
+    found.as_f64().filter(|number| number.is_finite()).ok_or_else(not_a_number).map(Some)
 }
 
 /// The number in the one capture group of `pattern`, at its last match in `text`.

@@ -427,8 +427,6 @@ pub enum FindingKind {
     ThreadWithoutMeter,
     /// A ledger value was out of bounds and clamped.
     ClampedLedger,
-    /// A thread did not react to a pause or retime kick.
-    LostKick,
     /// A kernel feature is absent and a lesser way was taken.
     MissingFeature,
     /// A time constant of the kernel could not be stretched as far as the TDF asks for.
@@ -457,18 +455,18 @@ pub struct MetricValue {
 pub enum MetricData {
     /// One number from each node's output, combined.
     Scalar {
-        /// Over all nodes.
-        value: f64,
+        /// Over all nodes; none where one has none.
+        value: Option<f64>,
         /// How.
         combine: Combine,
-        /// Node to its number.
-        per_node: BTreeMap<String, f64>,
+        /// Node to its number; none where its program said null.
+        per_node: BTreeMap<String, Option<f64>>,
     },
     /// Raw samples, pooled over the nodes.
     Samples {
         /// How many.
         count: u64,
-        /// The figures that the catalog asks for, in its order.
+        /// The figures that the catalog asks for, in its order; empty where there are no samples.
         show: Vec<Shown>,
         /// Node to the name of its raw file in the run directory.
         files: BTreeMap<String, String>,

@@ -1,17 +1,20 @@
 //! Metrics from text and bytes.
 
-use diecast_core_journal::Combine;
+use std::collections::BTreeMap;
+
 use diecast_core_journal::metrics::{
-    MetricError, Statistic, combined, from_json, from_regex, from_sample_bytes, percentile_rank, to_sample_bytes,
+    MetricError, Statistic, combined, combined_of_nodes, figures, from_json, from_regex, from_sample_bytes,
+    percentile_rank, to_sample_bytes,
 };
+use diecast_core_journal::{Combine, Shown};
 
 #[test]
 fn json_takes_the_last_json_line() {
     let text = "starting\n{\"rate\": 1}\nnoise 12\n{\"rate\": 89.5, \"a\": {\"b\": [7, {\"c\": 3}]}}\nbye\n42\n";
-    assert_eq!(from_json(text, "$.rate"), Ok(89.5));
-    assert_eq!(from_json(text, "$.a.b[0]"), Ok(7.0));
-    assert_eq!(from_json(text, "$.a.b[1].c"), Ok(3.0));
-    assert_eq!(from_json("[1,[2,3]]", "$[1][0]"), Ok(2.0));
+    assert_eq!(from_json(text, "$.rate"), Ok(Some(89.5)));
+    assert_eq!(from_json(text, "$.a.b[0]"), Ok(Some(7.0)));
+    assert_eq!(from_json(text, "$.a.b[1].c"), Ok(Some(3.0)));
+    assert_eq!(from_json("[1,[2,3]]", "$[1][0]"), Ok(Some(2.0)));
 }
 
 #[test]
@@ -26,6 +29,19 @@ fn json_errors_say_what_was_there() {
     for path in ["rate", "$rate", "$.", "$.a..b", "$[x]", "$[1", "$[-1]"] {
         assert!(matches!(from_json(text, path), Err(MetricError::Path { .. })), "{path}");
     }
+}
+
+#[test]
+fn a_program_that_answered_nothing_has_no_figure_and_no_fault() {
+    assert_eq!(from_json("{\"rate\": 0, \"p50\": null}", "$.p50"), Ok(None));
+    assert_eq!(from_json("{\"rate\": 0, \"p50\": null}", "$.rate"), Ok(Some(0.0)));
+    assert_eq!(from_sample_bytes(&[]), Ok(vec![]));
+    assert_eq!(figures(&[Statistic::Mean, Statistic::P50], &[]), []);
+    let shown = [Shown { statistic: Statistic::P50, value: 2.0 }, Shown { statistic: Statistic::Max, value: 9.0 }];
+    assert_eq!(figures(&[Statistic::P50, Statistic::Max], &[1, 2, 9]), shown);
+    let nodes = |b| BTreeMap::from([("a".to_owned(), Some(3.0)), ("b".to_owned(), b)]);
+    assert_eq!(combined_of_nodes(Combine::Max, &nodes(Some(1.0))), Ok(Some(3.0)));
+    assert_eq!(combined_of_nodes(Combine::Max, &nodes(None)), Ok(None), "the maximum of the others is another figure");
 }
 
 #[test]

@@ -7,6 +7,9 @@
 //! Bars: rates (a unit per second) 5 %, medians 10 %, 99th percentiles 20 %; other figures have none and are only
 //! shown. [`judge_error`] says when a figure passes. A figure of samples has a bootstrap interval. A number per run
 //! has the range of the errors over all pairs of blocks; with one run on each side that is the point alone.
+//!
+//! A run that answered nothing has no value to be right or wrong: where the other side has some its figures miss their bars,
+//! where it has none either nothing can be said.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -87,6 +90,8 @@ pub struct Row {
 pub struct Cell {
     /// The pooled value.
     pub value: Option<f64>,
+    /// How many of the runs have the metric and not one value of it.
+    pub none: usize,
     /// Each block's own value.
     pub blocks: Vec<f64>,
     /// `(largest - smallest block) / value`, with two blocks or more.
@@ -119,6 +124,8 @@ pub enum Overall {
     NoVerdict {
         /// Why.
         reasons: Vec<String>,
+        /// Figures that miss their bars all the same.
+        failed: Vec<String>,
     },
 }
 
@@ -148,8 +155,8 @@ impl Comparison {
         for metric in &reference[0].summary.metrics {
             match &metric.data {
                 MetricData::Scalar { .. } => rows.push(scalar_row(&metric.name, &metric.unit, &groups)),
-                MetricData::Samples { show, .. } => {
-                    let show: Vec<Statistic> = show.iter().map(|shown| shown.statistic).collect();
+                MetricData::Samples { .. } => {
+                    let show = shown(&metric.name, &groups);
                     rows.extend(sample_rows(&metric.name, &metric.unit, &show, &groups, bootstrap));
                 }
             }
@@ -234,7 +241,7 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
     for run in group {
         match &run.summary.outcome {
             None => return Some(format!("{} was killed before its end", run.label)),
-            Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {reason}", run.label)),
+            Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {}", run.label, first_line(reason))),
             Some(Outcome::Completed) if !run.summary.verdict.trustworthy => {
                 return Some(format!("{} is not trustworthy", run.label));
             }
@@ -252,6 +259,12 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
     }
 }
 
+/// A reason without what the program printed last.
+fn first_line(reason: &str) -> &str {
+    let line = reason.lines().next().unwrap_or_default();
+    line.strip_suffix("; its last lines:").unwrap_or(line)
+}
+
 fn bar_of(figure: Option<Statistic>, unit: &str) -> Option<f64> {
     match figure {
         None if unit.ends_with("/s") => Some(BAR_RATE),
@@ -261,31 +274,53 @@ fn bar_of(figure: Option<Statistic>, unit: &str) -> Option<f64> {
     }
 }
 
-fn scalars(metric: &str, group: &[&Run]) -> Vec<f64> {
-    let metrics = group.iter().flat_map(|run| &run.summary.metrics).filter(|value| value.name == metric);
-    metrics
-        .filter_map(|value| match value.data {
-            MetricData::Scalar { value, .. } => Some(value),
-            MetricData::Samples { .. } => None,
-        })
-        .collect()
+fn data<'a>(metric: &str, group: &[&'a Run]) -> impl Iterator<Item = &'a MetricData> {
+    let metrics = group.iter().flat_map(|run| &run.summary.metrics);
+    metrics.filter(move |value| value.name == metric).map(|value| &value.data)
+}
+
+/// The figures that a metric of samples is shown in: those of the first run that has samples of it. Where none has, the
+/// median, so that a row says so.
+fn shown(metric: &str, groups: &[Vec<&Run>]) -> Vec<Statistic> {
+    let shows = groups.iter().flat_map(|group| data(metric, group)).filter_map(|data| match data {
+        MetricData::Samples { show, .. } => Some(show),
+        MetricData::Scalar { .. } => None,
+    });
+    let first = shows.into_iter().find(|show| !show.is_empty());
+    first.map_or_else(|| vec![Statistic::P50], |show| show.iter().map(|shown| shown.statistic).collect())
+}
+
+/// The runs' numbers; none for a run whose programs had none.
+fn scalars(metric: &str, group: &[&Run]) -> Vec<Option<f64>> {
+    let numbers = data(metric, group).filter_map(|data| match data {
+        MetricData::Scalar { value, .. } => Some(*value),
+        MetricData::Samples { .. } => None,
+    });
+    numbers.collect()
 }
 
 fn scalar_row(metric: &str, unit: &str, groups: &[Vec<&Run>]) -> Row {
     let bar = bar_of(None, unit);
     let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
-    let reference = scalars(metric, &groups[0]);
-    let cells = groups.iter().enumerate().map(|(index, group)| {
-        let blocks = scalars(metric, group);
-        let cell = cell_of(mean(&blocks), blocks);
-        let pairs = reference.iter().flat_map(|&r| cell.blocks.iter().map(move |&m| relative_error(m, r)));
+    let mut cells: Vec<Cell> = Vec::new();
+    for group in groups {
+        let numbers = scalars(metric, group);
+        let blocks: Vec<f64> = numbers.iter().copied().flatten().collect();
+        let none = numbers.len() - blocks.len();
+        let cell = Cell { none, ..cell_of(mean(&blocks), blocks) };
+        let Some(reference) = cells.first() else {
+            cells.push(cell);
+            continue;
+        };
+        let pairs = reference.blocks.iter().flat_map(|&r| cell.blocks.iter().map(move |&m| relative_error(m, r)));
         let interval = pairs.collect::<Option<Vec<f64>>>().filter(|errors| !errors.is_empty()).map(|errors| Interval {
             low: errors.iter().copied().fold(f64::INFINITY, f64::min),
             high: errors.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         });
-        if index == 0 { cell } else { against(cell, mean(&reference), interval, bar) }
-    });
-    Row { metric: metric.into(), figure: "value".into(), unit: unit.into(), bar, cells: cells.collect() }
+        let cell = against(cell, reference, interval, bar);
+        cells.push(cell);
+    }
+    Row { metric: metric.into(), figure: "value".into(), unit: unit.into(), bar, cells }
 }
 
 /// The parts of a metric's samples in a run or in a group of runs.
@@ -315,6 +350,8 @@ fn sample_rows(metric: &str, unit: &str, show: &[Statistic], groups: &[Vec<&Run>
     for (index, group) in groups.iter().enumerate() {
         let all = pooled(metric, group);
         let blocks: Vec<Vec<u64>> = group.iter().map(|run| pooled(metric, &[run])).collect();
+        let none =
+            group.iter().zip(&blocks).filter(|(run, all)| run.samples.contains_key(metric) && all.is_empty()).count();
         let intervals = if index == 0 {
             vec![None; figures.len()]
         } else {
@@ -325,9 +362,9 @@ fn sample_rows(metric: &str, unit: &str, show: &[Statistic], groups: &[Vec<&Run>
         };
         for ((row, &statistic), interval) in rows.iter_mut().zip(show).zip(intervals) {
             let values = blocks.iter().filter_map(|block| statistic.of_sorted(block).ok()).collect();
-            let cell = cell_of(statistic.of_sorted(&all).ok(), values);
-            let base = statistic.of_sorted(&reference).ok();
-            row.cells.push(if index == 0 { cell } else { against(cell, base, interval, row.bar) });
+            let cell = Cell { none, ..cell_of(statistic.of_sorted(&all).ok(), values) };
+            let cell = if index == 0 { cell } else { against(cell, &row.cells[0], interval, row.bar) };
+            row.cells.push(cell);
         }
         // Between the blocks of one column the largest distance of a pair is the spread.
         let pairs = (0..blocks.len()).flat_map(|i| (i + 1..blocks.len()).map(move |j| (i, j)));
@@ -350,9 +387,17 @@ fn cell_of(value: Option<f64>, blocks: Vec<f64>) -> Cell {
     Cell { value, spread, blocks, ..Cell::default() }
 }
 
-fn against(cell: Cell, reference: Option<f64>, interval: Option<Interval>, bar: Option<f64>) -> Cell {
-    let error = cell.value.zip(reference).and_then(|(value, reference)| relative_error(value, reference));
-    let judged = error.zip(interval).zip(bar).map(|((error, interval), bar)| judge_error(error, interval, bar));
+fn against(cell: Cell, reference: &Cell, interval: Option<Interval>, bar: Option<f64>) -> Cell {
+    let error = cell.value.zip(reference.value).and_then(|(value, reference)| relative_error(value, reference));
+    let lacks = |cell: &Cell| cell.value.is_none() && cell.none == 0;
+    let judged = match (cell.none > 0, reference.none > 0) {
+        _ if lacks(&cell) || lacks(reference) => None,
+        (false, false) => {
+            error.zip(interval).zip(bar).map(|((error, interval), bar)| judge_error(error, interval, bar))
+        }
+        (true, true) => bar.map(|_| Judged::Inconclusive),
+        _ => bar.map(|_| Judged::Fail),
+    };
     Cell { error, interval, judged, ..cell }
 }
 
@@ -363,9 +408,6 @@ fn overall(columns: &[Column], rows: &[Row]) -> Overall {
         .iter()
         .filter_map(|&i| columns[i].no_verdict.as_ref().map(|why| format!("{}: {why}", columns[i].name)))
         .collect();
-    if !reasons.is_empty() {
-        return Overall::NoVerdict { reasons: reasons.into_iter().collect() };
-    }
     let with = |wanted: Judged| -> Vec<String> {
         let judged = rows.iter().flat_map(|row| counted.iter().map(move |&i| (row, i)));
         judged
@@ -374,12 +416,14 @@ fn overall(columns: &[Column], rows: &[Row]) -> Overall {
             .collect()
     };
     let (failed, open, passed) = (with(Judged::Fail), with(Judged::Inconclusive), with(Judged::Pass));
-    if !failed.is_empty() {
+    if !reasons.is_empty() {
+        Overall::NoVerdict { reasons: reasons.into_iter().collect(), failed }
+    } else if !failed.is_empty() {
         Overall::Fail { figures: failed }
     } else if !open.is_empty() {
         Overall::Inconclusive { figures: open }
     } else if passed.is_empty() {
-        Overall::NoVerdict { reasons: vec!["no figure with a bar in a mode to judge".into()] }
+        Overall::NoVerdict { reasons: vec!["no figure with a bar in a mode to judge".into()], failed }
     } else {
         Overall::Pass
     }

@@ -449,11 +449,10 @@ impl Fidelity {
 
     fn check_findings(&self, checks: &mut Vec<Check>) {
         use FindingKind::*;
-        let kinds: [(FindingKind, &str, &str); 4] = [
+        let kinds: [(FindingKind, &str, &str); 3] = [
             (ProcessOutsideFrame, "processes outside the frame", "see the first one in the journal"),
             (ThreadWithoutMeter, "threads without a meter", "see the first one in the journal"),
             (ClampedLedger, "clamped ledgers", "a program wrote into its ledger page: report it"),
-            (LostKick, "lost kicks", "do not pause or retime this lab"),
         ];
         for (kind, what, advice) in kinds.into_iter().filter(|_| self.mode.has_envelope()) {
             let total = self.findings.iter().find(|total| total.kind == kind);

@@ -73,7 +73,7 @@ fn table(comparison: &Comparison) -> Markup {
                 tr {
                     td.word { (row.metric) } td.word { (row.figure) }
                     @for (index, (column, cell)) in comparison.columns.iter().zip(&row.cells).enumerate() {
-                        td { @if let Some(value) = cell.value { (text::value(value, &row.unit)) } }
+                        td { (text::cell_value(cell, &row.unit)) }
                         @if column.runs.len() > 1 {
                             td { @if let Some(spread) = cell.spread { (text::percent(spread)) } }
                         }

@@ -54,6 +54,19 @@ fn significant(value: f64, digits: i32) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
+/// What stands for the value of a metric of which there is none: programs answered nothing.
+pub const NONE: &str = "none";
+
+/// A cell's value in its metric's unit. Empty where the runs don't have the metric at all.
+pub fn cell_value(cell: &Cell, unit: &str) -> String {
+    match (cell.value, cell.none) {
+        (None, 0) => String::new(),
+        (None, _) => NONE.into(),
+        (Some(number), 0) => value(number, unit),
+        (Some(number), runs) => format!("{} ({NONE} in {runs})", value(number, unit)),
+    }
+}
+
 /// A value in its metric's unit.
 pub fn value(value: f64, unit: &str) -> String {
     match unit {
@@ -174,7 +187,11 @@ fn metrics(summary: &RunSummary) -> String {
     for metric in &summary.metrics {
         match &metric.data {
             MetricData::Scalar { value: number, .. } => {
-                rows.push(vec![metric.name.clone(), String::new(), value(*number, &metric.unit), String::new()]);
+                let figure = number.map_or(NONE.into(), |number| value(number, &metric.unit));
+                rows.push(vec![metric.name.clone(), String::new(), figure, String::new()]);
+            }
+            MetricData::Samples { count: 0, .. } => {
+                rows.push(vec![metric.name.clone(), String::new(), NONE.into(), "0".into()]);
             }
             MetricData::Samples { count, show, .. } => {
                 for shown in show {
@@ -248,7 +265,10 @@ pub fn overall(overall: &Overall) -> String {
         Overall::Pass => "PASS: every figure with a bar is inside it\n".into(),
         Overall::Fail { figures } => format!("FAIL: {}\n", figures.join(", ")),
         Overall::Inconclusive { figures } => format!("INCONCLUSIVE: {}\n", figures.join(", ")),
-        Overall::NoVerdict { reasons } => format!("NO VERDICT: {}\n", reasons.join("; ")),
+        Overall::NoVerdict { reasons, failed } if failed.is_empty() => format!("NO VERDICT: {}\n", reasons.join("; ")),
+        Overall::NoVerdict { reasons, failed } => {
+            format!("NO VERDICT: {}\nFAIL all the same: {}\n", reasons.join("; "), failed.join(", "))
+        }
     }
 }
 
@@ -298,7 +318,7 @@ fn comparison_row(comparison: &Comparison, row: &Row) -> Vec<String> {
     let some = |text: Option<String>| text.unwrap_or_default();
     let mut cells = vec![row.metric.clone(), row.figure.clone()];
     for (index, (column, cell)) in comparison.columns.iter().zip(&row.cells).enumerate() {
-        cells.push(some(cell.value.map(|number| value(number, &row.unit))));
+        cells.push(cell_value(cell, &row.unit));
         if column.runs.len() > 1 {
             let is_distance = row.figure == "KS distance";
             cells.push(some(cell.spread.map(|s| if is_distance { significant(s, 3) } else { percent(s) })));

@@ -10,7 +10,7 @@ use diecast_core_abi::{LATE_BUCKETS, late_bucket_max_ns};
 use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
     End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
-    Shown, Throttling, WaitCauses, Waits, metrics,
+    Throttling, WaitCauses, Waits, metrics,
 };
 use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
@@ -275,14 +275,26 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
         }
     }
     if outcome == Outcome::Completed {
-        for m in &plan.metrics {
-            match value_of(plan, lab, out, measured, m) {
-                Ok(value) => lab.journal.write(Record::Metric(value)),
-                Err(reason) => {
-                    outcome = Outcome::Failed { reason: format!("metric {}: {reason}", m.name) };
-                    break;
-                }
+        let of = |m: &Metric| value_of(plan, lab, out, measured, m);
+        outcome = all_metrics(&plan.metrics, of, |value| lab.journal.write(Record::Metric(value)));
+    }
+    outcome
+}
+
+/// Keeps every metric that has a value, also after one that can't be found; the first such one fails the experiment.
+fn all_metrics(
+    metrics: &[Metric],
+    of: impl Fn(&Metric) -> Result<MetricValue, String>,
+    mut keep: impl FnMut(MetricValue),
+) -> Outcome {
+    let mut outcome = Outcome::Completed;
+    for m in metrics {
+        match of(m) {
+            Ok(value) => keep(value),
+            Err(reason) if outcome == Outcome::Completed => {
+                outcome = Outcome::Failed { reason: format!("metric {}: {reason}", m.name) };
             }
+            Err(_) => {}
         }
     }
     outcome
@@ -333,31 +345,29 @@ fn value_of(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, m: &Metric)
                 files.insert(name.clone(), kept);
             }
             pooled.sort_unstable();
-            let mut show = Vec::new();
-            for s in &m.show {
-                let statistic: metrics::Statistic = s.parse().map_err(|_| format!("'{s}' is no figure"))?;
-                show.push(Shown { statistic, value: statistic.of_sorted(&pooled).map_err(|e| e.to_string())? });
-            }
+            let asked = m.show.iter().map(|s| s.parse().map_err(|_| format!("'{s}' is no figure")));
+            let show = metrics::figures(&asked.collect::<Result<Vec<_>, String>>()?, &pooled);
             MetricData::Samples { count: pooled.len() as u64, show, files }
         }
         MetricSource::Json(path) => {
             scalar(m, |name| metrics::from_json(&output(name)?, path).map_err(|e| format!("node {name}: {e}")))?
         }
         MetricSource::Regex(pattern) => {
-            scalar(m, |name| metrics::from_regex(&output(name)?, pattern).map_err(|e| format!("node {name}: {e}")))?
+            let number =
+                |name: &str| metrics::from_regex(&output(name)?, pattern).map_err(|e| format!("node {name}: {e}"));
+            scalar(m, |name| number(name).map(Some))?
         }
     };
     Ok(MetricValue { name: m.name.clone(), unit: m.unit.clone(), data })
 }
 
-fn scalar(m: &Metric, of: impl Fn(&str) -> Result<f64, String>) -> Result<MetricData, String> {
+fn scalar(m: &Metric, of: impl Fn(&str) -> Result<Option<f64>, String>) -> Result<MetricData, String> {
     let mut per_node = BTreeMap::new();
     for name in &m.from {
         per_node.insert(name.clone(), of(name)?);
     }
     let combine = m.combine.unwrap_or(Combine::Sum);
-    let values: Vec<f64> = per_node.values().copied().collect();
-    let value = metrics::combined(combine, &values).map_err(|e| e.to_string())?;
+    let value = metrics::combined_of_nodes(combine, &per_node).map_err(|e| e.to_string())?;
     Ok(MetricData::Scalar { value, combine, per_node })
 }
 
@@ -380,4 +390,35 @@ pub fn finish(journal: &Recorder, out: &Path, outcome: Outcome) -> Result<RunSum
     write(SUMMARY_FILE, summary.to_json())?;
     write(METRICS_FILE, diecast_core_report::to_json(&summary.metrics))?;
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metric(name: &str) -> Metric {
+        Metric {
+            name: name.into(),
+            from: vec!["load".into()],
+            source: MetricSource::Json("$.rate".into()),
+            unit: "1/s".into(),
+            show: vec![],
+            combine: None,
+            at: diecast_core_experiment::Pos::default(),
+        }
+    }
+
+    #[test]
+    fn a_metric_that_fails_takes_no_other_with_it() {
+        let of = |m: &Metric| match m.name.as_str() {
+            "lost" | "late" => Err("nothing was printed".to_owned()),
+            _ => Ok(MetricValue { name: m.name.clone(), unit: m.unit.clone(), data: scalar(m, |_| Ok(Some(7.0)))? }),
+        };
+        let mut kept = Vec::new();
+        let outcome = all_metrics(&["first", "lost", "late", "last"].map(metric), of, |value| kept.push(value.name));
+        assert_eq!(outcome, Outcome::Failed { reason: "metric lost: nothing was printed".into() });
+        assert_eq!(kept, ["first", "last"]);
+        let none: [Metric; 0] = [];
+        assert_eq!(all_metrics(&none, of, |_| ()), Outcome::Completed);
+    }
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use diecast_core_journal::metrics::{Statistic, to_sample_bytes};
+use diecast_core_journal::metrics::{Statistic, figures, to_sample_bytes};
 use diecast_core_journal::{
     Combine, Conservation, CoreUse, End, Header, HostFacts, HostSpeed, HostUse, JOURNAL_VERSION, Lateness,
-    LatenessSource, MetricData, MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record, Shown,
+    LatenessSource, MetricData, MetricValue, Mode, NodeFacts, NodeSample, Outcome, Phase, PhaseChange, Record,
     Throttling, WaitCauses, Waits, examples, hash_text, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
@@ -178,19 +178,21 @@ impl Made {
             name: "throughput".into(),
             unit: "1/s".into(),
             data: MetricData::Scalar {
-                value: self.rate,
+                value: Some(self.rate),
                 combine: Combine::Sum,
-                per_node: BTreeMap::from([("load-1".into(), self.rate)]),
+                per_node: BTreeMap::from([("load-1".into(), Some(self.rate))]),
             },
         }));
         let latencies = self.latencies();
+        let mut sorted = latencies.clone();
+        sorted.sort_unstable();
         let show = [Statistic::Mean, Statistic::P50, Statistic::P99];
         records.push(Record::Metric(MetricValue {
             name: "latency".into(),
             unit: "ns".into(),
             data: MetricData::Samples {
                 count: latencies.len() as u64,
-                show: show.map(|statistic| Shown { statistic, value: statistic.of(&latencies).unwrap() }).into(),
+                show: figures(&show, &sorted),
                 files: BTreeMap::from([("load-1".into(), samples_file("latency", "load-1"))]),
             },
         }));

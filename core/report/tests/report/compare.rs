@@ -1,7 +1,7 @@
 //! Comparisons: grouping, errors, bars, and when there is no verdict. Golden files: UPDATE_EXPECT=1 rewrites them.
 
 use crate::common::{Made, load};
-use diecast_core_journal::{Drops, MetricData, Mode, PipeSample, PipesSample};
+use diecast_core_journal::{Drops, MetricData, Mode, Outcome, PipeSample, PipesSample};
 use diecast_core_report::stats::{Bootstrap, Judged};
 use diecast_core_report::{Budgets, Comparison, LoadError, Overall, Run, RunSummary, html, text};
 use diecast_core_vtime::VirtSpan;
@@ -67,6 +67,107 @@ fn naive_fails_its_bars_but_not_the_comparison() {
     assert_eq!(judged(2), [Judged::Fail; 3]);
 }
 
+/// Two baselines, diecast and naive, of which some answer nothing.
+fn silent(modes: &[Mode]) -> Vec<Run> {
+    let made = |mode, seed| {
+        let is_silent = modes.contains(&mode);
+        let made = Made::new(mode, seed);
+        Made { samples: if is_silent { 0 } else { 1000 }, rate: if is_silent { 0.0 } else { 180.0 }, ..made }
+    };
+    vec![
+        made(Mode::Baseline, 1).run("baseline-1"),
+        made(Mode::Diecast, 2).run("diecast-1"),
+        made(Mode::Naive, 3).run("naive-1"),
+        made(Mode::Baseline, 4).run("baseline-2"),
+    ]
+}
+
+#[test]
+fn a_naive_that_answers_nothing_is_a_column_of_misses() {
+    let runs = silent(&[Mode::Naive]);
+    let comparison = compare(&runs);
+    assert_eq!(comparison.overall, Overall::Pass);
+    let judged: Vec<_> = comparison.rows.iter().filter_map(|row| row.cells[2].judged).collect();
+    assert_eq!(judged, [Judged::Fail; 3]);
+    expect_file!["golden/compare-none.txt"].assert_eq(&text::comparison(&comparison));
+    let run = text::run(&runs[2].summary, &Budgets::default());
+    let latency = run.lines().find(|line| line.starts_with("latency")).unwrap();
+    assert_eq!(latency.split_whitespace().collect::<Vec<_>>(), ["latency", "none", "0"]);
+    let json: serde_json::Value = serde_json::from_str(&comparison.to_json()).unwrap();
+    let p50 = &json["rows"].as_array().unwrap().iter().find(|row| row["figure"] == "p50").unwrap()["cells"][2];
+    assert_eq!((&p50["value"], &p50["none"], &p50["judged"]), (&serde_json::Value::Null, &1.into(), &"fail".into()));
+    let page = html::comparison(&comparison, &runs);
+    assert_eq!(page.matches("<td>none</td>").count(), 3, "mean, median and 99th percentile of naive");
+    let back: RunSummary = serde_json::from_str(&runs[2].summary.to_json()).unwrap();
+    assert_eq!(back, runs[2].summary);
+}
+
+#[test]
+fn a_naive_that_fails_is_a_column_that_says_why() {
+    let mut runs = silent(&[]);
+    let reason = "the load ended with status 1; its last lines:\n    | errors=9\n    | no answer";
+    runs[2].summary.outcome = Some(Outcome::Failed { reason: reason.into() });
+    runs[2].summary.metrics.clear();
+    runs[2].samples.clear();
+    let comparison = compare(&runs);
+    assert_eq!(comparison.overall, Overall::Pass);
+    assert_eq!(comparison.columns[2].no_verdict.as_deref(), Some("naive-1 failed: the load ended with status 1"));
+    for row in &comparison.rows {
+        assert_eq!(row.cells[2], Default::default(), "{} {}", row.metric, row.figure);
+    }
+    assert!(text::comparison(&comparison).contains("(no verdict: naive-1 failed: the load ended with status 1)"));
+    html::comparison(&comparison, &runs);
+}
+
+#[test]
+fn a_diecast_that_answers_nothing_fails() {
+    let Overall::Fail { figures } = compare(&silent(&[Mode::Diecast, Mode::Naive])).overall else { panic!("passed") };
+    assert_eq!(figures, ["throughput value (diecast)", "latency p50 (diecast)", "latency p99 (diecast)"]);
+    // One block of two: what the other says is no pass.
+    let mut runs = silent(&[Mode::Naive]);
+    runs.push(Made { samples: 0, ..Made::new(Mode::Diecast, 5) }.run("diecast-2"));
+    let comparison = compare(&runs);
+    let Overall::Fail { figures } = &comparison.overall else { panic!("passed") };
+    assert_eq!(*figures, ["latency p50 (diecast)", "latency p99 (diecast)"]);
+    assert!(text::comparison(&comparison).contains("(none in 1)"));
+}
+
+#[test]
+fn a_baseline_that_answers_nothing_allows_no_pass() {
+    let Overall::Fail { figures } = compare(&silent(&[Mode::Baseline])).overall else { panic!("passed") };
+    assert_eq!(figures, ["latency p50 (diecast)", "latency p99 (diecast)"]);
+    let none = compare(&silent(&[Mode::Baseline, Mode::Diecast, Mode::Naive]));
+    assert_eq!(none.overall, Overall::Inconclusive { figures: vec!["latency p50 (diecast)".into()] });
+    assert!(text::comparison(&none).contains("none"));
+}
+
+#[test]
+fn a_number_that_no_program_printed_is_none_too() {
+    let without = |mode, seed, value: Option<f64>| {
+        let mut run = Made::new(mode, seed).run(&format!("{mode}"));
+        run.summary.metrics.retain(|metric| metric.name == "throughput");
+        let MetricData::Scalar { value: number, .. } = &mut run.summary.metrics[0].data else { panic!() };
+        *number = value;
+        run
+    };
+    let comparison = compare(&[without(Mode::Baseline, 1, Some(180.0)), without(Mode::Diecast, 2, None)]);
+    assert_eq!(comparison.overall, Overall::Fail { figures: vec!["throughput value (diecast)".into()] });
+    assert!(text::run(&without(Mode::Diecast, 2, None).summary, &Budgets::default()).contains("none"));
+}
+
+#[test]
+fn a_figure_that_fails_is_named_beside_no_verdict() {
+    let mut runs = silent(&[Mode::Diecast]);
+    runs[1].summary.verdict.trustworthy = false;
+    let Overall::NoVerdict { failed, .. } = compare(&runs).overall else { panic!("a verdict") };
+    assert_eq!(failed, ["throughput value (diecast)", "latency p50 (diecast)", "latency p99 (diecast)"]);
+    let first = text::comparison(&compare(&runs));
+    assert!(
+        first.starts_with("NO VERDICT: diecast: diecast-1 is not trustworthy\nFAIL all the same: throughput"),
+        "{first}"
+    );
+}
+
 #[test]
 fn a_wrong_diecast_fails() {
     let mut runs = blocks();
@@ -87,7 +188,7 @@ fn few_samples_are_inconclusive_not_passed() {
 
 fn no_verdict(runs: &[Run]) -> String {
     match compare(runs).overall {
-        Overall::NoVerdict { reasons } => reasons.join("; "),
+        Overall::NoVerdict { reasons, .. } => reasons.join("; "),
         other => panic!("{other:?}"),
     }
 }
