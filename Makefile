@@ -58,7 +58,8 @@ freestanding-test:
 	done
 
 demo: build ## predict examples/web-tier.yaml from a tenth of its resources
-	$(DIECAST) validate examples/web-tier.yaml --scale 10
+	@# 4: it went well, and some of its numbers are not to be trusted, as it says.
+	$(DIECAST) validate examples/web-tier.yaml --scale 10 || [ $$? -eq 4 ]
 
 bench-validate: build ## accuracy at 30 % and 70 % of capacity, against native, and of a fixed loop (40 minutes at most)
 	benches/validate.py
@@ -96,7 +97,8 @@ soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers kille
 	benches/soak.py --minutes $(or $(MINUTES),120)
 
 fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests; random system calls of N seeds (10 minutes)
-	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment -- --nocapture upsets
+	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment \
+		--package diecast-host-net -- --nocapture upsets large_frames_become_right merged_frames_are_those
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-tests --test conformance -- --nocapture random_calls
 
 conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's (hours)

@@ -10,6 +10,7 @@ mod fairness;
 mod gateway;
 mod input;
 mod live;
+mod marks;
 mod network;
 mod nics;
 mod pace;

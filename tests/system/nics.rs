@@ -1,6 +1,12 @@
 //! A node with several NICs: each in a segment of its own, with its own address, and nothing passes through the node.
+//! And NICs that are misused, switched off or removed: results say so.
 
-use crate::bench::{CATALOG, LabRun, bench, run, text};
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::bench::{Bench, CATALOG, LabRun, bench, run, text};
 
 /// Asks the server over the second NIC, says what it answers, then serves on the first.
 const FRONT: &str = "\
@@ -53,4 +59,94 @@ fn a_node_between_two_segments_reaches_both_and_joins_neither() {
     assert!(words.join(" ").starts_with(want), "{said}");
     let apart = std::fs::read_to_string(b.folder.join("out/logs/client.bash.err")).unwrap();
     assert!(apart.contains("Network is unreachable"), "{apart}");
+}
+
+/// Four frames from another's MAC and three that say they are longer than they are.
+const LIES: &str = "\
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(('eth0', 0))
+own = s.getsockname()[4]
+for n in range(4): s.send(b'\\xff' * 6 + own[:5] + bytes([own[5] ^ 1]) + b'\\x08\\x00' + bytes(60))
+for n in range(3): s.send(b'\\xff' * 6 + own + b'\\x08\\x00' + b'\\x45\\x00\\x0f\\xff' + bytes(60))
+";
+/// Five datagrams to the node that is given.
+const DATAGRAMS: &str = "\
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for n in range(5): s.sendto(b'hello', (sys.argv[1], 9))
+";
+
+/// Runs a command in the network of a node.
+fn within(lab: &LabRun, node: &str, program: &str, command: &[&str]) {
+    let pid = lab.process(node, program).to_string();
+    let o = Command::new("nsenter").args(["-t", &pid, "-n"]).args(command).output().unwrap();
+    assert!(o.status.success(), "{command:?}: {}", text(&o.stderr));
+}
+
+/// Whether every count of a lateness is in its histogram, and every quantile in its bucket.
+fn assert_whole(lateness: &Value) {
+    let number = |v: &Value| v.as_u64().unwrap_or_else(|| panic!("{lateness}"));
+    let events = number(&lateness["events"]);
+    let buckets: Vec<(u64, u64)> =
+        lateness["v_buckets_ns"].as_array().unwrap().iter().map(|b| (number(&b[0]), number(&b[1]))).collect();
+    assert_eq!(buckets.iter().map(|(_, count)| count).sum::<u64>(), events, "{lateness}");
+    for (key, ppm) in [("v_p50_ns", 500_000), ("v_p99_ns", 990_000), ("v_p999_ns", 999_000), ("v_max_ns", 1_000_000)] {
+        let (quantile, mut left) = (number(&lateness[key]), (events * ppm).div_ceil(1_000_000).max(1));
+        let at = buckets.iter().position(|(_, count)| {
+            let here = *count >= left;
+            left = left.saturating_sub(*count);
+            here
+        });
+        let at = at.unwrap_or_else(|| panic!("{key}: {lateness}"));
+        let above = at.checked_sub(1).map_or(0, |below| buckets[below].0 + 1);
+        assert!((above..=buckets[at].0).contains(&quantile), "{key}: {lateness}");
+    }
+}
+
+/// What a third node sends in vain, what its NIC does not take and that it goes away stands in results by cause, and the
+/// verdict says that the network was not what was asked for. Lateness has its histogram.
+#[test]
+fn results_tell_what_nics_lost_and_how_late_packets_were() {
+    let Some(b) = bench("faulty-nic") else { return };
+    faulty(&b);
+}
+
+fn faulty(b: &Bench) {
+    let third = "  - on: third\n    run: [sleep, inf]\nworkload:\n";
+    let catalog = CATALOG
+        .replace("  server: {type: half}\n", "  server: {type: half}\n  third: {type: half}\n")
+        .replace("[client, server]", "[client, server, third]")
+        .replace("workload:\n", third);
+    std::fs::write(b.folder.join("third.yaml"), catalog).unwrap();
+    let lab = LabRun::start(b, &["third.yaml", "--mode", "baseline"]);
+    lab.until("\"phase\":\"measure\"");
+    // What a node did in the measured time begins with the first sample in it, 250 ms later at most.
+    std::thread::sleep(Duration::from_millis(500));
+    within(&lab, "third", "sleep", &["python3", "-c", LIES]);
+    within(&lab, "third", "sleep", &["ip", "link", "set", "eth0", "down"]);
+    within(&lab, "client", "loadgen", &["python3", "-c", DATAGRAMS, "10.99.0.3"]);
+    std::thread::sleep(Duration::from_millis(300));
+    within(&lab, "third", "sleep", &["ip", "link", "delete", "eth0"]);
+    let ended = lab.end();
+    assert_eq!(ended.status, Some(4), "{ended:?}");
+    let gone = ended.reason("NICs that went away").unwrap_or_else(|| panic!("{ended:?}"));
+    assert!(gone.starts_with("eth0 of node third went away"), "{gone}");
+    let words =
+        ["third eth0 ", "3 malformed", "4 from another's MAC", "5 not taken by its device", "frames never reached"];
+    for words in words.into_iter().chain(["the device went away", "p99.9"]) {
+        assert!(ended.table.contains(words), "no '{words}' in {}", ended.table);
+    }
+    let run: Value = serde_json::from_slice(&std::fs::read(b.folder.join("out/run.json")).unwrap()).unwrap();
+    for (node, nics) in [(0, 0), (1, 0), (2, 1)] {
+        assert_eq!(run["nodes"][node]["nic_faults"].as_array().unwrap().len(), nics, "{}", run["nodes"][node]);
+    }
+    let third = &run["nodes"][2];
+    assert_eq!((&third["nic_faults"][0]["gone"], &third["dropped_packets"]), (&true.into(), &12.into()), "{third}");
+    let fidelity = &run["fidelity"];
+    assert!(fidelity["emulator"]["events"].as_u64() > Some(100), "{fidelity}");
+    assert_whole(&fidelity["emulator"]);
+    let ledgers = fidelity["ledgers"].as_array().unwrap();
+    assert_eq!(ledgers.len(), 3);
+    ledgers.iter().for_each(assert_whole);
 }

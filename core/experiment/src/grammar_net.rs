@@ -122,7 +122,11 @@ pub(crate) static RED: Section = Section {
         optional("probability", Shape::Quantity(&SHARE), "of a drop when the average reaches 'max'; 2% if not given"),
         optional("weight", Shape::Quantity(&SHARE), "of the present queue in the average; 0.2% if not given"),
         optional("gentle", Shape::Flag, "from 'max' to twice that the probability rises to 1; false if not given"),
-        optional("ecn", Shape::Flag, "mark instead of dropping where the packet takes marks; false if not given"),
+        optional(
+            "ecn",
+            Shape::Flag,
+            "mark instead of dropping where the packet takes marks, for which the nodes' TCP then asks; false if not given",
+        ),
     ],
     one_of: &[],
     any_of: &[],
@@ -131,8 +135,11 @@ pub(crate) static RED: Section = Section {
 const TARGET: Field = optional("target", Shape::Quantity(&DURATION), "acceptable time in the queue; 5ms if not given");
 const INTERVAL: Field =
     optional("interval", Shape::Quantity(&DURATION), "time above the target before drops; 100ms if not given");
-const ECN: Field =
-    optional("ecn", Shape::Flag, "mark instead of dropping where the packet takes marks; false if not given");
+const ECN: Field = optional(
+    "ecn",
+    Shape::Flag,
+    "mark instead of dropping where the packet takes marks, for which the nodes' TCP then asks; false if not given",
+);
 
 pub(crate) static CODEL: Section =
     Section { name: "CoDel", fields: &[TARGET, INTERVAL, ECN], one_of: &[], any_of: &[] };

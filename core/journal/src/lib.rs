@@ -24,7 +24,7 @@ pub mod wire;
 pub use diecast_core_experiment::{Combine, Mode};
 
 pub use codec::{Journal, JournalError, hash_text, read, to_line, write_record};
-pub use pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
+pub use pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, PipesSample};
 pub use record::{
     Conservation, CoreUse, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, HostUse, JOURNAL_FILE,
     JOURNAL_VERSION, Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase,

@@ -1,4 +1,4 @@
-//! Records of the network: what its pipes have seen over time, and what was changed while it ran.
+//! Records of the network: what its pipes and NICs have seen over time, and what was changed while it ran.
 
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use serde::{Deserialize, Serialize};
@@ -86,6 +86,65 @@ impl Drops {
             loss: self.loss.saturating_sub(earlier.loss),
             down: self.down.saturating_sub(earlier.down),
             cut: self.cut.saturating_sub(earlier.cut),
+        }
+    }
+}
+
+/// What a NIC of a node sent or should have received in vain, by cause, since the node's start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicFaults {
+    /// Its device in the node.
+    pub nic: String,
+    /// Frames that it sent with a header that is cut off or with lengths that contradict each other.
+    pub malformed: u64,
+    /// Those longer than the MTU.
+    pub oversize: u64,
+    /// Those whose source MAC is not its own.
+    pub spoofed: u64,
+    /// Those to a MAC that no node has, or to its own.
+    pub unknown_destination: u64,
+    /// Those to the other side of a partition.
+    pub partition: u64,
+    /// Those that came to a place from which no path leads on.
+    pub no_route: u64,
+    /// Frames for it that the device did not take: it was down, or gone.
+    pub not_taken: u64,
+    /// The device went away while the lab ran.
+    pub gone: bool,
+}
+
+impl NicFaults {
+    /// Frames that were lost here, by all causes.
+    pub fn total(&self) -> u64 {
+        self.causes().iter().map(|(count, _)| count).sum()
+    }
+
+    /// How many frames for which cause, in words.
+    pub fn causes(&self) -> [(u64, &'static str); 7] {
+        [
+            (self.malformed, "malformed"),
+            (self.oversize, "longer than the MTU"),
+            (self.spoofed, "from another's MAC"),
+            (self.unknown_destination, "to an unknown MAC"),
+            (self.partition, "across a partition"),
+            (self.no_route, "without a path"),
+            (self.not_taken, "not taken by its device"),
+        ]
+    }
+
+    /// What happened after `earlier`.
+    pub fn since(&self, earlier: &NicFaults) -> NicFaults {
+        NicFaults {
+            nic: self.nic.clone(),
+            malformed: self.malformed.saturating_sub(earlier.malformed),
+            oversize: self.oversize.saturating_sub(earlier.oversize),
+            spoofed: self.spoofed.saturating_sub(earlier.spoofed),
+            unknown_destination: self.unknown_destination.saturating_sub(earlier.unknown_destination),
+            partition: self.partition.saturating_sub(earlier.partition),
+            no_route: self.no_route.saturating_sub(earlier.no_route),
+            not_taken: self.not_taken.saturating_sub(earlier.not_taken),
+            gone: self.gone,
         }
     }
 }

@@ -7,11 +7,11 @@ use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use serde::{Deserialize, Serialize};
 
 use crate::metrics::Statistic;
-use crate::pipes::{ChangeSource, Drops, NetworkChange, PipeSample, PipesSample};
+use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, PipesSample};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 9;
+pub const JOURNAL_VERSION: u32 = 10;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -224,10 +224,12 @@ pub struct NodeSample {
     pub received_bytes: u64,
     /// Packets it received.
     pub received_packets: u64,
-    /// Packets to or from it that the queues or the loss model of its own links dropped, or that the model refused.
+    /// Packets to or from it that the queues or the loss model of its own links dropped, or that were lost at its NICs.
     pub dropped_packets: u64,
     /// Packets that it sent and that the emulator did not take from its TAP in time: errors of the run.
     pub ring_dropped_packets: u64,
+    /// Its NICs with which something was not right.
+    pub nic_faults: Vec<NicFaults>,
 }
 
 /// One conservation window of a node, closed once it used 20 ms of CPU. All times are real CPU time of this window.
@@ -297,9 +299,15 @@ pub struct Lateness {
     /// 99 % were at most this late.
     #[serde(with = "wire::virt_span")]
     pub v_p99_ns: VirtSpan,
+    /// 99.9 % were at most this late.
+    #[serde(with = "wire::virt_span")]
+    pub v_p999_ns: VirtSpan,
     /// The worst.
     #[serde(with = "wire::virt_span")]
     pub v_max_ns: VirtSpan,
+    /// The histogram: the greatest lateness of each bucket and how many fell into it, ascending, empty ones left out. Eight
+    /// buckets to a doubling; the counts add up to `events`.
+    pub v_buckets_ns: Vec<(u64, u64)>,
 }
 
 /// One turn of the fixed-work probe.
@@ -433,6 +441,8 @@ pub enum FindingKind {
     ClampedSysctl,
     /// A program ended that should not have.
     ProgramDied,
+    /// A NIC of a node went away: the network was not what the catalog asks for.
+    NicLost,
     /// Worth reading, does not touch the verdict.
     Warning,
 }
@@ -594,8 +604,9 @@ pub fn examples() -> Vec<Record> {
             sent_packets: 400,
             received_bytes: 90_000,
             received_packets: 390,
-            dropped_packets: 0,
+            dropped_packets: 3,
             ring_dropped_packets: 0,
+            nic_faults: vec![NicFaults { nic: "eth0".into(), malformed: 2, not_taken: 1, ..NicFaults::default() }],
         }),
         Record::Pipes(PipesSample {
             v_ns,
@@ -637,7 +648,9 @@ pub fn examples() -> Vec<Record> {
             late_events: 2,
             v_p50_ns: VirtSpan(400),
             v_p99_ns: VirtSpan(1_500),
+            v_p999_ns: VirtSpan(21_000),
             v_max_ns: VirtSpan(190_000),
+            v_buckets_ns: vec![(415, 23_000), (1_535, 16_900), (22_527, 90), (196_607, 10)],
         }),
         Record::HostSpeed(HostSpeed { core: 1, r_ns, probe_ns: 412_000 }),
         Record::HostUse(HostUse {

@@ -64,6 +64,17 @@ pub enum Change {
     Reroute,
 }
 
+impl Change {
+    /// Whether a pipe may mark packets from then on.
+    pub fn marks(&self) -> bool {
+        match self {
+            Change::Set { link, .. } => link.discipline.marks(),
+            Change::Adjust { parts, link, .. } => parts.contains(&LinkPart::Discipline) && link.discipline.marks(),
+            _ => false,
+        }
+    }
+}
+
 impl Network {
     /// Has a change take place at `at`, or at the last instant that was processed if that is later. Changes of one
     /// instant take place in the order of the calls.

@@ -170,6 +170,18 @@ pub enum Discipline {
     FqCodel(FqCodel),
 }
 
+impl Discipline {
+    /// Whether it marks packets that take marks instead of dropping them.
+    pub fn marks(&self) -> bool {
+        match self {
+            Discipline::DropTail => false,
+            Discipline::Red(red) => red.ecn,
+            Discipline::Codel(codel) => codel.ecn,
+            Discipline::FqCodel(fq) => fq.codel.ecn,
+        }
+    }
+}
+
 /// Parameters of RED.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -69,6 +69,11 @@ pub struct NetSpec {
 }
 
 impl NetSpec {
+    /// Whether any pipe marks packets instead of dropping them, so that it matters whether nodes ask for marks.
+    pub fn marks(&self) -> bool {
+        self.pipes.iter().any(|pipe| pipe.link.discipline.marks())
+    }
+
     /// A problem of a pipe with the names of its ends.
     pub(crate) fn bad_link(&self, pipe: &PipeSpec, problem: LinkError) -> NetError {
         let name = |v: VertexIx| self.vertices[v.at()].name.clone();

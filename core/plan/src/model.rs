@@ -288,6 +288,11 @@ impl Plan {
         all
     }
 
+    /// Whether a pipe marks packets, from the start or by a fault: then the nodes' TCP asks for marks.
+    pub fn marks(&self) -> bool {
+        self.net.marks() || self.faults.iter().flat_map(|fault| &fault.changes).any(Change::marks)
+    }
+
     /// The node with this name.
     pub fn node(&self, name: &str) -> Option<&PlannedNode> {
         self.nodes.iter().find(|n| n.name == name)

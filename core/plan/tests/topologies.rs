@@ -76,6 +76,31 @@ fn a_node_has_a_nic_for_each_link() {
     Network::new(&p.net).unwrap();
 }
 
+/// TCP of nodes asks for marks where a pipe gives them, be it later.
+#[test]
+fn a_plan_knows_whether_any_pipe_marks() {
+    let marks = |discipline: &str, fault: &str| {
+        let text = format!(
+            "diecast: 1\nname: n\nmachine_types:\n  box: {{cores: 1, speed: 0.1, memory: 1MiB}}\nnodes:\n  \
+             a: {{type: box}}\n  b: {{type: box}}\ntopology:\n  links:\n    \
+             - {{from: a, to: b, bandwidth: 1Mbit/s, delay: 1ms, back: {{discipline: {discipline}}}}}\n\
+             workload:\n  measure: 1s\n  run: {{on: a, command: [x]}}\nfaults:\n  - {{at: 1ms, {fault}}}\n\
+             metrics:\n  m: {{from: a, json: $.m, unit: u}}\n"
+        );
+        planned(&parse("n.yaml", &text, &[]).unwrap_or_else(|f| panic!("{f:?}"))).marks()
+    };
+    assert!(!marks("drop-tail", "cut: \"a:b\""));
+    for discipline in
+        ["codel: {ecn: true}", "fq-codel: {ecn: true}", "red: {min: 5 packets, max: 9 packets, ecn: true}"]
+    {
+        assert!(marks(&format!("{{{discipline}}}"), "cut: \"a:b\""), "{discipline}");
+        let without = discipline.replace("ecn: true", "ecn: false");
+        assert!(!marks(&format!("{{{without}}}"), "cut: \"a:b\""), "{without}");
+    }
+    assert!(marks("drop-tail", "set: {link: \"a:b\", discipline: {codel: {ecn: true}}}"));
+    assert!(!marks("drop-tail", "set: {link: \"a:b\", delay: 2ms}"));
+}
+
 /// Each way of the gateway is planned for its node, and told as what it is.
 #[test]
 fn a_plan_shows_its_gateway() {

@@ -462,6 +462,9 @@ impl Fidelity {
         if let Some(total) = self.findings.iter().find(|total| total.kind == ProgramDied) {
             checks.push(Check::count("programs that died".into(), total.count, &total.in_short()));
         }
+        if let Some(total) = self.findings.iter().find(|total| total.kind == NicLost) {
+            checks.push(Check::count("NICs that went away".into(), total.count, &total.in_short()));
+        }
     }
 
     fn check_meter(&self, budgets: &Budgets, checks: &mut Vec<Check>) {

@@ -48,6 +48,7 @@ pub fn comparison(comparison: &Comparison, runs: &[Run]) -> String {
                 (distributions(runs))
                 (cpu(runs))
                 (network(runs))
+                (lateness(runs))
                 (host(comparison))
                 (provenance(comparison, runs))
             }
@@ -137,7 +138,7 @@ fn distributions(runs: &[Run]) -> Markup {
                 colour: plot::mode_colour(group[0].summary.header.mode),
                 points: plot::distribution(&pooled(&metric.name, group)),
             }).collect();
-            (figure(plot::distributions(&lines, &metric.name, |value| text::value(value, &metric.unit))))
+            (figure(plot::distributions(&lines, &metric.name, "requests", |value| text::value(value, &metric.unit))))
         }
     }
 }
@@ -150,6 +151,22 @@ fn cpu(runs: &[Run]) -> Markup {
             h3 { (group[0].summary.header.mode) ", run " (group[0].label) }
             (figure(plot::over_time(&cpu_lines(group[0]), "CPU of its machine, %")))
         }
+    }
+}
+
+/// How late the emulator was in each mode's first run.
+fn lateness(runs: &[Run]) -> Markup {
+    let groups = group(runs);
+    let late = groups.iter().filter_map(|group| {
+        let mode = group[0].summary.header.mode;
+        let points = plot::distribution_of_buckets(&group[0].summary.fidelity.emulator.as_ref()?.v_buckets_ns);
+        Some(Line { name: mode.to_string(), colour: plot::mode_colour(mode), points })
+    });
+    let lines: Vec<Line> = late.collect();
+    html! {
+        h2 { "Lateness of packets" }
+        p.note { "How much later than the model says they reached their node, in virtual time: the host's error." }
+        (figure(plot::distributions(&lines, "lateness", "packets", text::duration)))
     }
 }
 

@@ -76,8 +76,19 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     marks.filter(|mark| (low..=high).contains(mark)).collect()
 }
 
-/// Distribution functions over a logarithmic axis.
-pub fn distributions(lines: &[Line], axis: &str, label: impl Fn(f64) -> String) -> Option<String> {
+/// Points of the distribution function of a histogram: the greatest value of each bucket and how many fell into it.
+pub fn distribution_of_buckets(buckets: &[(u64, u64)]) -> Vec<(f64, f64)> {
+    let all: u64 = buckets.iter().map(|(_, count)| count).sum();
+    let mut counted = 0;
+    let point = |(greatest, count): &(u64, u64)| {
+        counted += count;
+        (*greatest as f64, counted as f64 / all as f64)
+    };
+    buckets.iter().map(point).collect()
+}
+
+/// Distribution functions over a logarithmic axis, of shares of something.
+pub fn distributions(lines: &[Line], axis: &str, of: &str, label: impl Fn(f64) -> String) -> Option<String> {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|point| point.0));
     let low = values().reduce(f64::min)?.max(1.0) * 0.9;
     let high = values().reduce(f64::max)?.max(low) * 1.1;
@@ -91,7 +102,7 @@ pub fn distributions(lines: &[Line], axis: &str, label: impl Fn(f64) -> String) 
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_desc(axis)
-            .y_desc("share of requests")
+            .y_desc(format!("share of {of}"))
             .x_label_formatter(&|value| label(*value))
             .draw()?;
         for line in lines {
@@ -232,14 +243,20 @@ mod tests {
     }
 
     #[test]
+    fn a_histogram_is_a_distribution() {
+        assert_eq!(distribution_of_buckets(&[]), []);
+        assert_eq!(distribution_of_buckets(&[(10, 1), (30, 3)]), [(10.0, 0.25), (30.0, 1.0)]);
+    }
+
+    #[test]
     fn what_cannot_be_drawn_is_left_out() {
         assert_eq!(errors(&[]), None);
         assert_eq!(over_time(&[], "CPU"), None);
         let line = |points| Line { name: "a".into(), colour: line_colour(0), points };
-        assert_eq!(distributions(&[line(vec![])], "x", |x| x.to_string()), None);
+        assert_eq!(distributions(&[line(vec![])], "x", "y", |x| x.to_string()), None);
         // All samples zero, or one sample only: a degenerate axis still draws.
         for value in [0.0, 5.0] {
-            assert!(distributions(&[line(vec![(value, 1.0)])], "x", |x| x.to_string()).is_some());
+            assert!(distributions(&[line(vec![(value, 1.0)])], "x", "y", |x| x.to_string()).is_some());
         }
     }
 }

@@ -16,8 +16,8 @@ use std::io;
 
 use diecast_core_journal::metrics::{MetricError, from_sample_bytes};
 use diecast_core_journal::{
-    Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NetworkChange, NodeSample, Outcome,
-    PhaseChange, PipesSample, Record, Verdict, read,
+    Header, JOURNAL_FILE, Journal, JournalError, MetricData, MetricValue, NetworkChange, NicFaults, NodeSample,
+    Outcome, PhaseChange, PipesSample, Record, Verdict, read,
 };
 use diecast_core_vtime::VirtNs;
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,8 @@ pub struct NodeUse {
     pub dropped_packets: u64,
     /// Packets of its TAP that the emulator did not take in time.
     pub ring_dropped_packets: u64,
+    /// Its NICs with which something was not right.
+    pub nic_faults: Vec<NicFaults>,
 }
 
 impl RunSummary {
@@ -190,7 +192,17 @@ fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window
         received_packets: last.received_packets.saturating_sub(first.received_packets),
         dropped_packets: last.dropped_packets.saturating_sub(first.dropped_packets),
         ring_dropped_packets: last.ring_dropped_packets.saturating_sub(first.ring_dropped_packets),
+        nic_faults: nic_faults(first, last),
     }
+}
+
+/// What happened at a node's NICs from one sample to another.
+fn nic_faults(first: &NodeSample, last: &NodeSample) -> Vec<NicFaults> {
+    let since = |now: &NicFaults| match first.nic_faults.iter().find(|before| before.nic == now.nic) {
+        Some(before) => now.since(before),
+        None => now.clone(),
+    };
+    last.nic_faults.iter().map(since).filter(|faults| faults.gone || faults.total() > 0).collect()
 }
 
 /// A run with its raw samples and its journal.

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use comfy_table::{CellAlignment, Table, presets};
-use diecast_core_journal::{FindingKind, MetricData, Outcome, Verdict};
+use diecast_core_journal::{FindingKind, Lateness, MetricData, NicFaults, Outcome, Verdict};
 
 use crate::compare::{Cell, Comparison, Overall, Row};
 use crate::fidelity::Budgets;
 use crate::pipes::PipeUse;
 use crate::stats::{Interval, Judged};
-use crate::summary::RunSummary;
+use crate::summary::{NodeUse, RunSummary};
 use crate::waits::{CAUSES as WAIT_CAUSES, NodeWaits};
 
 /// A time span in the unit in which it has one to three digits before the point, four significant digits.
@@ -143,9 +143,25 @@ pub fn run(summary: &RunSummary, budgets: &Budgets) -> String {
     });
     text.push('\n');
     text += &table(&["fidelity", "measured", "budget", ""], 1, rows.collect());
+    text += &lateness(summary);
     text += &waits(summary);
     text += &notes(summary);
     text
+}
+
+/// How late packets left, and threads of the node where they were latest.
+fn lateness(summary: &RunSummary) -> String {
+    let fidelity = &summary.fidelity;
+    let worst = fidelity.ledgers.iter().max_by_key(|ledger| ledger.v_p99_ns);
+    let row = |late: &Lateness| {
+        let who = late.node.as_ref().map_or("packets".to_owned(), |node| format!("threads of {node}"));
+        let spans = [late.v_p50_ns, late.v_p99_ns, late.v_p999_ns, late.v_max_ns].map(|v| duration(v.ns() as f64));
+        [vec![who, late.events.to_string()], spans.into()].concat()
+    };
+    let rows: Vec<Vec<String>> =
+        fidelity.emulator.iter().chain(worst).filter(|late| late.events > 0).map(row).collect();
+    let header = ["lateness, virtual", "events", "p50", "p99", "p99.9", "max"];
+    if rows.is_empty() { String::new() } else { format!("\n{}", table(&header, 1, rows)) }
 }
 
 /// Shortest share of the measured time for which a node's threads must have waited to be shown.
@@ -219,7 +235,24 @@ fn nodes(summary: &RunSummary) -> String {
         ]);
     }
     let header = ["node", "CPU of its machine", "memory", "sent", "received", "both ways", "dropped"];
-    format!("\n{}", table(&header, 1, rows))
+    format!("\n{}{}", table(&header, 1, rows), nics(summary))
+}
+
+/// NICs at which frames were lost, by cause; nothing when there is none.
+fn nics(summary: &RunSummary) -> String {
+    let faults = summary.nodes.iter().flat_map(|node| node.nic_faults.iter().map(move |nic| (node, nic)));
+    let row = |(node, nic): (&NodeUse, &NicFaults)| {
+        let away = nic.gone.then(|| "the device went away".to_owned());
+        let causes: Vec<String> = counted(&nic.causes()).into_iter().chain(away).collect();
+        vec![format!("{} {}", node.node, nic.nic), nic.total().to_string(), causes.join(", ")]
+    };
+    let rows: Vec<Vec<String>> = faults.map(row).collect();
+    if rows.is_empty() { String::new() } else { format!("\n{}", table(&["NIC", "dropped", ""], 1, rows)) }
+}
+
+/// Those causes that occurred, with their numbers.
+fn counted(causes: &[(u64, &str)]) -> Vec<String> {
+    causes.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{n} {why}")).collect()
 }
 
 /// Pipes that dropped packets or were more than half used; one line when there is none.
@@ -248,14 +281,13 @@ fn pipe_row(pipe: &PipeUse) -> Vec<String> {
         (d.down, "cut off"),
         (d.cut, "cut while sent"),
     ];
-    let causes: Vec<String> = causes.iter().filter(|(n, _)| *n > 0).map(|(n, why)| format!("{n} {why}")).collect();
     vec![
         format!("{}:{}", pipe.from, pipe.to),
         percent(pipe.utilisation),
         pipe.packets_sent.to_string(),
         format!("{} packets", pipe.queue_packets_max),
         d.total().to_string(),
-        causes.join(", "),
+        counted(&causes).join(", "),
     ]
 }
 

@@ -103,4 +103,48 @@ mod tests {
         frame[7] ^= 1;
         assert_eq!(find_trailer(&frame), None, "not the magic number");
     }
+
+    /// DIECAST_FUZZ=N: N times as many random cases, from seed N (`make fuzz`).
+    fn fuzz() -> Option<u64> {
+        std::env::var("DIECAST_FUZZ").ok()?.parse().ok()
+    }
+
+    /// What a node sends decides nothing but whether a trailer is there: the bytes before it are the frame.
+    #[test]
+    fn no_frame_upsets_the_search_for_its_trailer_or_key() {
+        let (times, seed) = fuzz().map_or((1, 7), |n| (n, n));
+        // A xorshift generator; its state is never zero.
+        let mut x = seed.wrapping_mul(2).wrapping_add(1);
+        let mut below = |n: u64| {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            (x >> 8) % n
+        };
+        let (mut found, mut keys) = (0, 0);
+        for _ in 0..times * 20_000 {
+            let mut frame: Vec<u8> = (0..below(160)).map(|_| below(256) as u8).collect();
+            let begins = frame.len().checked_sub(TRAILER_BYTES);
+            if let Some(at) = begins.filter(|_| below(2) == 0) {
+                frame[at..at + 4].copy_from_slice(&MAGIC.to_ne_bytes());
+            }
+            let is_one = begins.is_some_and(|at| frame[at..at + 4] == MAGIC.to_ne_bytes());
+            let trailer = find_trailer(&frame);
+            assert_eq!(trailer.map(|(at, _)| at), begins.filter(|_| is_one), "{frame:?}");
+            if let Some((at, trailer)) = trailer {
+                assert_eq!(trailer.sent.is_none(), frame[at + 4..at + 8] == [0; 4], "{frame:?}");
+                found += 1;
+            }
+            let transport = below(200) as usize;
+            let key = large_key(&frame, transport);
+            let whole = frame.len() >= MAC_BYTES && frame.len() >= transport + LARGE_KEY_BYTES - MAC_BYTES;
+            assert_eq!(key.is_some(), whole, "{transport} of {frame:?}");
+            if let Some(key) = key {
+                assert_eq!(key[..MAC_BYTES], frame[..MAC_BYTES]);
+                assert_eq!(key[MAC_BYTES..], frame[transport..][..LARGE_KEY_BYTES - MAC_BYTES]);
+                keys += 1;
+            }
+        }
+        assert!(found > 1_000 && keys > 1_000, "the cases are too tame: {found} trailers, {keys} keys");
+    }
 }

@@ -304,7 +304,6 @@ pub(crate) fn settle(priority: Option<u8>, cpu: Option<usize>) -> (Scheduling, K
 #[derive(Default)]
 struct Tally {
     packets_read: u64,
-    taps_lost: u64,
     without_trailer: u64,
     wakeups: u64,
     scheduling: Option<Scheduling>,
@@ -679,7 +678,6 @@ impl Runner {
             // Closing removes it from the set too; this keeps a duplicate of the descriptor from staying watched.
             let _ = epoll::delete(&self.epoll, tap.as_fd());
             self.lookouts[node] = None;
-            self.tally.taps_lost += 1;
         }
     }
 
@@ -755,7 +753,7 @@ impl Runner {
             packets_written: written.packets,
             packets_merged: written.merged,
             write_errors: written.errors,
-            taps_lost: t.taps_lost,
+            taps_lost: self.hand.taps.iter().map(Option::is_none).collect(),
             without_trailer: t.without_trailer,
             lateness_ns: written.lateness_ns,
             cpu: RealSpan(thread_cpu().0 + written.cpu.0),

@@ -31,10 +31,10 @@ pub struct EmulatorStats {
     pub packets_written: u64,
     /// Those among them that came to a node merged with others, as a NIC merges what it received.
     pub packets_merged: u64,
-    /// Frames that a TAP device refused, for example because the node's NIC was down.
-    pub write_errors: u64,
-    /// TAP devices that went away while the emulator ran.
-    pub taps_lost: u64,
+    /// By node: frames that its TAP device refused, for example because the NIC was down.
+    pub write_errors: Vec<u64>,
+    /// By node: its TAP device went away while the emulator ran.
+    pub taps_lost: Vec<bool>,
     /// Frames that came without the trailer that every NIC appends when senders are charged.
     pub without_trailer: u64,
     /// Real ns between the instant a delivery was due and its write, in buckets of two significant digits. A late look at
@@ -75,12 +75,22 @@ impl EmulatorStats {
 
     /// Lateness of those after `earlier`, a snapshot of the same emulator.
     pub fn lateness_since(&self, earlier: &EmulatorStats) -> LatenessSummary {
+        summary(&self.window(earlier))
+    }
+
+    /// The same as a histogram: the greatest lateness of each bucket, real ns, and how many fell into it, ascending.
+    pub fn lateness_counts_since(&self, earlier: &EmulatorStats) -> Vec<(u64, u64)> {
+        let window = self.window(earlier);
+        window.iter_recorded().map(|bucket| (bucket.value_iterated_to(), bucket.count_since_last_iteration())).collect()
+    }
+
+    fn window(&self, earlier: &EmulatorStats) -> Histogram<u64> {
         let mut window = self.lateness_ns.clone();
         // Snapshots of one emulator have the same buckets, so only a later snapshot given as the earlier one fails.
         if window.subtract(&earlier.lateness_ns).is_err() {
             window.reset();
         }
-        summary(&window)
+        window
     }
 }
 

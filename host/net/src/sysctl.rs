@@ -4,6 +4,7 @@
 //! here, per namespace. Values derived from measured round trips scale by themselves and are left alone. Not set,
 //! because they have no effect or no knob: `tcp_rto_max_ms` above TDF 1 (the kernel's limit is its default),
 //! `tcp_plb_suspend_rto_sec` (PLB is off), TIME-WAIT and delayed-ACK limits (no knob).
+//! Besides these there is one that is no time: TCP asks for ECN where a pipe of the network marks packets.
 //! Some values are copied into a socket when it is made, so set them before any socket exists.
 
 use std::fs;
@@ -86,6 +87,11 @@ pub fn set_device_sysctls(netns: BorrowedFd<'_>, device: &str, tdf: Tdf) -> Resu
 
 pub(crate) fn set_namespace_here(tdf: Tdf) -> Vec<SysctlRow> {
     namespace_wants(tdf, Path::new(CONNTRACK).exists()).iter().map(set).collect()
+}
+
+/// TCP asks for ECN when it connects. The kernel's default only agrees when it is asked, so between nodes nobody would.
+pub(crate) fn ask_for_marks_here() -> SysctlRow {
+    set(&number("net/ipv4/tcp_ecn", 1, 1))
 }
 
 pub(crate) fn set_device_here(device: &str, tdf: Tdf) -> Vec<SysctlRow> {

@@ -38,12 +38,14 @@ pub struct NicKind {
     pub mtu: u32,
     /// The node's kernel leaves segmentation and checksums to the NIC. Frames then come, and go, with a virtio header.
     pub offload: bool,
+    /// Pipes mark packets: the node's TCP asks for that.
+    pub ecn: bool,
 }
 
 impl NicKind {
     /// The NICs of this network.
     pub fn of(spec: &NetSpec) -> NicKind {
-        NicKind { mtu: spec.mtu, offload: spec.offload }
+        NicKind { mtu: spec.mtu, offload: spec.offload, ecn: spec.marks() }
     }
 }
 
@@ -78,6 +80,7 @@ pub fn prepare_node_with(
 ) -> Result<PreparedNode, HostNetError> {
     in_netns(netns, || {
         let mut sysctls = sysctl::set_namespace_here(tdf);
+        sysctls.extend(kind.ecn.then(sysctl::ask_for_marks_here));
         let nic = nic_here(NODE_DEVICE, node, subnet, kind, tdf, before_up)?;
         sysctls.extend(nic.sysctls);
         Ok(PreparedNode { tap: nic.tap, sysctls })

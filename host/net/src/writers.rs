@@ -31,7 +31,8 @@ pub(crate) struct Written {
     pub receive_work: Vec<RealSpan>,
     pub packets: u64,
     pub merged: u64,
-    pub errors: u64,
+    /// By NIC: frames that it did not take.
+    pub errors: Vec<u64>,
     pub lateness_ns: Histogram<u64>,
     /// CPU time of the thread, of those beside the emulator's own.
     pub cpu: RealSpan,
@@ -45,7 +46,7 @@ impl Written {
             receive_work: vec![RealSpan(0); nics],
             packets: 0,
             merged: 0,
-            errors: 0,
+            errors: vec![0; nics],
             lateness_ns: lateness_histogram(),
             cpu: RealSpan(0),
             yields: 0,
@@ -60,7 +61,9 @@ impl Written {
         }
         self.packets += other.packets;
         self.merged += other.merged;
-        self.errors += other.errors;
+        for (a, b) in self.errors.iter_mut().zip(&other.errors) {
+            *a += b;
+        }
         self.cpu.0 += other.cpu.0;
         self.yields += other.yields;
         self.yielded.0 += other.yielded.0;
@@ -162,7 +165,7 @@ impl Hand {
             self.written.packets += frames;
             self.written.merged += if merged { frames } else { 0 };
         } else {
-            self.written.errors += frames;
+            self.written.errors[nic] += frames;
         }
         let took = cpu.map_or(ended.since(begun), |cpu| RealSpan(thread_cpu().0 - cpu.0));
         self.written.receive_work[nic].0 += took.0;

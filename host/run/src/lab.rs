@@ -420,7 +420,8 @@ fn set_up(
         let before_up = |nic| stamps.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
         for (i, &ix) in n.nics.iter().enumerate() {
             let net = &plan.net.nodes[ix as usize];
-            let (subnet, kind) = (plan.net.subnet.of_segment(net.segment), NicKind::of(&plan.net));
+            let subnet = plan.net.subnet.of_segment(net.segment);
+            let kind = NicKind { ecn: plan.marks(), ..NicKind::of(&plan.net) };
             let prepared = match i {
                 0 => prepare_node_with(ns.as_fd(), net, &subnet, kind, plan.tdf, &before_up),
                 _ => add_nic(ns.as_fd(), &nic_device(i), net, &subnet, kind, plan.tdf, &before_up),

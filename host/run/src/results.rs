@@ -6,16 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::{LATE_BUCKETS, late_bucket_max_ns};
 use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
-    End, FindingKind, JOURNAL_FILE, Lateness, LatenessSource, MetricData, MetricValue, NodeSample, Outcome, Record,
-    Throttling, WaitCauses, Waits, metrics,
+    End, FindingKind, JOURNAL_FILE, MetricData, MetricValue, NicFaults, NodeSample, Outcome, Record, Throttling,
+    WaitCauses, Waits, metrics,
 };
 use diecast_core_net::{NetSpec, NodeCounters, PipeSpec};
 use diecast_core_plan::Plan;
 use diecast_core_report::{Budgets, Fidelity, METRICS_FILE, RunSummary, SUMMARY_FILE, samples_file};
-use diecast_core_vtime::{RealSpan, Tdf, VirtNs, VirtSpan};
+use diecast_core_vtime::VirtNs;
 use diecast_host_egress::Egress;
 use diecast_host_net::{EmulatorStats, link_counters, nic_device};
 use diecast_host_supervisor::NodeFrame;
@@ -23,65 +22,9 @@ use diecast_host_supervisor::NodeFrame;
 use crate::arrivals::ARRIVALS_FILE;
 use crate::host_watch::{Sample, Sampler};
 use crate::lab::{Lab, RunError};
-use crate::pipe_log;
 use crate::recorder::Recorder;
 use crate::running::{Measured, WORK_DIR};
-
-/// A node's ledger counters at one instant.
-#[derive(Clone)]
-pub struct LedgerCounts {
-    late_v: Vec<u64>,
-    sleep_late: Vec<u64>,
-    forgiven: u64,
-    clamped: u64,
-}
-
-impl LedgerCounts {
-    pub fn of(n: &NodeFrame) -> LedgerCounts {
-        let c = &n.page().counters;
-        let all = |b: &[std::sync::atomic::AtomicU64; LATE_BUCKETS]| b.iter().map(|x| x.load(Relaxed)).collect();
-        LedgerCounts {
-            late_v: all(&c.late_v),
-            sleep_late: all(&c.sleep_late),
-            forgiven: c.forgiven.load(Relaxed),
-            clamped: c.clamped.load(Relaxed),
-        }
-    }
-}
-
-/// Lateness of a node's threads between two readings, virtual: hits that came after their work's virtual end,
-/// and wake-ups from the meter's sleeps (measured in real time, so divided by the TDF).
-fn ledger_lateness(tdf: Tdf, node: &str, before: &LedgerCounts, after: &LedgerCounts) -> Lateness {
-    let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
-    for i in 0..LATE_BUCKETS {
-        // The bucket's upper edge: never less than what was measured.
-        let upper = late_bucket_max_ns(i);
-        *buckets.entry(upper).or_default() += after.late_v[i] - before.late_v[i];
-        let virt = tdf.to_virt(RealSpan(upper)).ns();
-        *buckets.entry(virt).or_default() += after.sleep_late[i] - before.sleep_late[i];
-    }
-    let events: u64 = buckets.values().sum();
-    let percentile = |ppm: u64| {
-        let mut left = (events * ppm).div_ceil(1_000_000).max(1);
-        buckets.iter().find_map(|(upper, count)| {
-            if *count >= left {
-                return Some(*upper);
-            }
-            left -= count;
-            None
-        })
-    };
-    let max = buckets.iter().rev().find(|(_, c)| **c > 0).map_or(0, |(u, _)| *u);
-    Lateness {
-        source: LatenessSource::Ledger,
-        node: Some(node.to_owned()),
-        events,
-        late_events: after.forgiven - before.forgiven,
-        v_p50_ns: VirtSpan(percentile(500_000).unwrap_or(0)),
-        v_p99_ns: VirtSpan(percentile(990_000).unwrap_or(0)),
-        v_max_ns: VirtSpan(max),
-    }
-}
+use crate::{lateness, nics, pipe_log};
 
 struct Sampled {
     name: String,
@@ -115,6 +58,7 @@ impl Sampled {
     fn read(&self, v_ns: VirtNs, stats: &EmulatorStats) -> Option<Sample> {
         let nics = || self.nics.iter().filter_map(|&ix| stats.nodes.get(ix as usize));
         let sum = |of: fn(&NodeCounters) -> u64| nics().map(of).sum::<u64>();
+        let nic_faults = nics::faults(&self.nics, stats);
         let pipes = || self.pipes.iter().filter_map(|&at| stats.pipes.get(at));
         let in_pipes: u64 = pipes().map(|p| pipe_log::drops(p).total()).sum();
         let charged = |f: &Arc<NodeFrame>| {
@@ -133,19 +77,12 @@ impl Sampled {
             sent_packets: sum(|n| n.packets_sent),
             received_bytes: sum(|n| n.bytes_received),
             received_packets: sum(|n| n.packets_received),
-            dropped_packets: in_pipes
-                + sum(|n| {
-                    n.dropped_unknown_destination
-                        + n.dropped_spoofed
-                        + n.dropped_malformed
-                        + n.dropped_oversize
-                        + n.dropped_partition
-                        + n.dropped_no_route
-                }),
+            dropped_packets: in_pipes + nic_faults.iter().map(NicFaults::total).sum::<u64>(),
             // What the emulator did not read is counted by the device alone.
             ring_dropped_packets: (0..self.nics.len())
                 .map(|nic| link_counters(self.netns.as_fd(), &nic_device(nic)).map_or(0, |c| c.sent_dropped))
                 .sum(),
+            nic_faults,
         };
         let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {
             node: self.name.clone(),
@@ -212,17 +149,7 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
     // Of a run that was re-timed: no lateness is told too small.
     let tdf = lab.live.world.lowest_tdf();
     if let (Some(before), Some(after)) = (&measured.emulator_before, &measured.emulator_after) {
-        let l = after.lateness_since(before);
-        let v = |ns: u64| VirtSpan(tdf.to_virt(RealSpan(ns)).ns());
-        lab.journal.write(Record::Lateness(Lateness {
-            source: LatenessSource::Emulator,
-            node: None,
-            events: l.count,
-            late_events: 0,
-            v_p50_ns: v(l.p50_ns),
-            v_p99_ns: v(l.p99_ns),
-            v_max_ns: v(l.max_ns),
-        }));
+        lab.journal.write(Record::Lateness(lateness::of_emulator(tdf, before, after)));
         if let diecast_host_net::Scheduling::Normal { reason } = &after.scheduling {
             lab.journal.finding(
                 FindingKind::MissingFeature,
@@ -239,8 +166,14 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
             lab.journal.finding(FindingKind::Warning, None, count, text);
         }
     }
+    if let Some(after) = &measured.emulator_after {
+        for node in &plan.nodes {
+            let found = nics::faults(&node.nics, after).into_iter().flat_map(|f| nics::findings(&node.name, &f));
+            found.for_each(|(kind, count, text)| lab.journal.finding(kind, Some(&node.name), count, text));
+        }
+    }
     for (name, before, after) in &measured.ledgers {
-        lab.journal.write(Record::Lateness(ledger_lateness(tdf, name, before, after)));
+        lab.journal.write(Record::Lateness(lateness::of_ledger(tdf, name, before, after)));
         if after.clamped > before.clamped {
             let count = after.clamped - before.clamped;
             lab.journal.finding(

@@ -15,8 +15,8 @@ use diecast_host_node::{Envelope, Event, Handshake, Output, ProgramId, ProgramSp
 use diecast_host_supervisor::FRAME_SLACK_NS;
 
 use crate::lab::{Lab, RunOptions, interrupted};
+use crate::lateness::LedgerCounts;
 use crate::ready::is_ready;
-use crate::results::LedgerCounts;
 
 /// Where programs start, unless the catalog says otherwise, and where their sample files are looked for.
 pub const WORK_DIR: &str = "/var/lib/diecast";

@@ -18,6 +18,8 @@ const MTU_FRAME: usize = 1514;
 const THROUGHPUT_BAR: f64 = 0.7;
 const RATE_BAR: f64 = 0.005;
 const DELAY_BAR_US: f64 = 100.0;
+/// Of the emulator's lateness beside busy threads on its core.
+const LATENESS_BAR_US: f64 = 50.0;
 const IDLE_BAR: f64 = 0.02;
 const STAR_FRAME: usize = 128;
 /// An ethertype that no stack answers.
@@ -283,12 +285,18 @@ pub fn delay(at_tdf: &str, busy: usize, size: Size) -> Vec<Figure> {
     let errors = sorted(&errors_us);
     let (p50, p99, max) = (quantile(&errors, 0.5), quantile(&errors, 0.99), errors[errors.len() - 1]);
     let beside = if busy > 0 { format!(", {busy} busy threads on its core") } else { String::new() };
+    let late_p99_us = late.p99_ns as f64 / 1e3;
+    let lateness = Figure::new(format!("TDF {at_tdf}: emulator's lateness p99{beside}"), "us real", late_p99_us)
+        .spread((late.p50_ns as f64 / 1e3, late.max_ns as f64 / 1e3), "median, largest");
+    let lateness = match busy {
+        0 => lateness,
+        _ => lateness.bar(format!("at most {LATENESS_BAR_US} us"), late_p99_us <= LATENESS_BAR_US),
+    };
     vec![
         Figure::new(format!("TDF {at_tdf}: added delay p99{beside}"), "us real", p99)
             .spread((p50, max), "median, largest")
             .bar(format!("at most {DELAY_BAR_US} us"), p99 <= DELAY_BAR_US && errors[0] >= -1.0),
-        Figure::new(format!("TDF {at_tdf}: emulator's lateness p99{beside}"), "us real", late.p99_ns as f64 / 1e3)
-            .spread((late.p50_ns as f64 / 1e3, late.max_ns as f64 / 1e3), "median, largest"),
+        lateness,
         Figure::new(format!("TDF {at_tdf}: emulator's CPU for these 500 packets/s{beside}"), "% of a core", cpu),
     ]
 }

@@ -116,6 +116,7 @@ impl Made {
                     received_packets: v_s * 290,
                     dropped_packets: 0,
                     ring_dropped_packets: self.ring_dropped / 20 * (v_s - 7),
+                    nic_faults: vec![],
                 }));
                 if metered {
                     records.push(Record::Conservation(Conservation {
@@ -241,7 +242,9 @@ pub fn lateness(source: LatenessSource, node: Option<&str>, p99: u64, max: u64) 
         late_events: 3,
         v_p50_ns: VirtSpan(400),
         v_p99_ns: VirtSpan(p99),
+        v_p999_ns: VirtSpan(max / 2),
         v_max_ns: VirtSpan(max),
+        v_buckets_ns: vec![(400, 9_000), (p99, 980), (max, 20)],
     })
 }
 

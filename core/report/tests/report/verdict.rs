@@ -1,7 +1,7 @@
 //! When is a run trustworthy, and what is advised.
 
 use crate::common::{self, Made, example, lateness};
-use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, Record};
+use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, NicFaults, Record, to_line};
 use diecast_core_report::{Budgets, Fidelity, RunSummary};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 
@@ -182,6 +182,49 @@ fn a_packet_lost_before_the_emulator_is_no_loss_of_the_model() {
         assert_eq!(reasons, ["packets lost between TAP and emulator (load-1)"], "{mode}");
         assert_eq!(tdf, (mode == Mode::Diecast).then_some(20));
     }
+}
+
+#[test]
+fn a_nic_that_went_away_is_a_reason_in_every_mode() {
+    for mode in [Mode::Baseline, Mode::Native, Mode::Diecast, Mode::Naive] {
+        let lost = Made::new(mode, 1).fidelity(vec![finding(FindingKind::NicLost)]);
+        assert_eq!(verdict(&lost), (vec!["NICs that went away".into()], None), "{mode}");
+    }
+}
+
+/// The nodes' use as at the end of a run, with these faults of load-1's NIC at the end.
+fn told_of_nic(faults: NicFaults) -> (Vec<NicFaults>, String) {
+    let made = Made::new(Mode::Diecast, 1);
+    let mut directory = made.directory();
+    let journal = diecast_core_journal::read(directory["journal.jsonl"].as_slice()).unwrap();
+    let earlier = NicFaults { nic: "eth1".into(), malformed: 2, ..NicFaults::default() };
+    let mut lines = to_line(&Record::Header(journal.header));
+    for mut record in journal.records {
+        if let Record::Sample(sample) = &mut record {
+            let last = sample.v_ns == VirtNs(127_000_000_000);
+            sample.nic_faults =
+                (sample.node == "load-1").then(|| if last { &faults } else { &earlier }.clone()).into_iter().collect();
+        }
+        lines += &to_line(&record);
+    }
+    directory.insert("journal.jsonl".into(), lines.into_bytes());
+    let Ok(run) = common::load("x", &directory) else { panic!() };
+    let text = diecast_core_report::text::run(&run.summary, &Budgets::default());
+    (run.summary.nodes[0].nic_faults.clone(), text)
+}
+
+#[test]
+fn what_a_nic_lost_is_told_by_cause_where_it_lost_something() {
+    let begun = NicFaults { nic: "eth1".into(), malformed: 2, ..NicFaults::default() };
+    let (faults, told) = told_of_nic(begun.clone());
+    assert_eq!(faults, [], "before measuring, not in it");
+    assert!(!told.contains("NIC "), "{told}");
+    let (faults, told) = told_of_nic(NicFaults { malformed: 5, oversize: 7, not_taken: 4, ..begun.clone() });
+    assert_eq!(faults[0].causes().map(|(count, _)| count), [3, 7, 0, 0, 0, 0, 4]);
+    let row = "load-1 eth1       14  3 malformed, 7 longer than the MTU, 4 not taken by its device\n";
+    assert!(told.contains(row), "{told}");
+    let (_, told) = told_of_nic(NicFaults { gone: true, ..begun });
+    assert!(told.contains("load-1 eth1        0  the device went away\n"), "{told}");
 }
 
 #[test]

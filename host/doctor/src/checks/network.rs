@@ -20,7 +20,7 @@ use crate::report::{Check, Need, Part, Subject};
 
 /// TDF that the trial namespace is stretched for.
 const TRIAL_TDF: &str = "10";
-const KIND: NicKind = NicKind { mtu: 1500, offload: true };
+const KIND: NicKind = NicKind { mtu: 1500, offload: true, ecn: false };
 const RTO_MIN: &str = "net.ipv4.tcp_rto_min_us";
 const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 

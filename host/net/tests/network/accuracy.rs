@@ -36,6 +36,7 @@ fn round_trip_ms(frame_bytes: usize) -> f64 {
 
 fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
     let lab = Lab::start(three_pipes(), tdf);
+    let begun = lab.emulator.stats().unwrap();
     let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
     let client_thread = || {
         measure_at_priority();
@@ -63,8 +64,13 @@ fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
     });
     let stats = lab.emulator.stop().unwrap();
     println!("TDF {tdf}: lateness {:?}, {:?}", stats.lateness(), stats.scheduling);
+    let (late, counts) = (stats.lateness_since(&begun), stats.lateness_counts_since(&begun));
+    assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), late.count, "{counts:?}");
+    assert!(counts.is_sorted_by(|a, b| a.0 < b.0), "{counts:?}");
+    let greatest = |quantile: u64| counts.iter().any(|(greatest, _)| *greatest == quantile);
+    assert!([late.p50_ns, late.p99_ns, late.max_ns].into_iter().all(greatest), "{late:?}: {counts:?}");
     assert!(stats.packets_written >= 4 * rounds);
-    assert_eq!((stats.write_errors, stats.taps_lost), (0, 0));
+    assert_eq!((&stats.write_errors[..], &stats.taps_lost[..]), (&[0, 0][..], &[false, false][..]));
 }
 
 #[test]

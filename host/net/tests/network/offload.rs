@@ -133,7 +133,7 @@ fn large_frames_are_cut_as_linux_cuts_them() {
     let spec = two(Link::default());
     let nic = |offload| {
         let ns = create_netns().unwrap();
-        let kind = NicKind { mtu: spec.mtu, offload };
+        let kind = NicKind { mtu: spec.mtu, offload, ecn: false };
         let tap = create_tap(ns.as_fd(), NODE_DEVICE, &spec.nodes[0], &spec.subnet, kind).unwrap();
         let socket = in_netns(ns.as_fd(), raw_socket).unwrap();
         (tap, socket, ns)
