@@ -64,7 +64,7 @@ demo: build ## predict examples/web-tier.yaml from a tenth of its resources
 bench-validate: build ## accuracy at 30 % and 70 % of capacity, against native, and of a fixed loop (40 minutes at most)
 	benches/validate.py
 
-bench-net: build ## links, a dumbbell and the emulator against arithmetic, at TDF 1, 10 and 100 (17 minutes)
+bench-net: build ## links, a dumbbell and the emulator against arithmetic, at TDF 1, 10 and 100 (27 minutes)
 	cargo build --release --package diecast-tests --bin net-cost
 	benches/net.py
 

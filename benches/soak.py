@@ -21,6 +21,8 @@ CHANGES_MAX = 28
 MEASURE_S, LAB_LIMIT_S = 20, 400
 # What may differ between two looks at a lab that does the same all the while.
 GROWTH_MAX = {"descriptors": 16, "perf events": 8, "memory, MiB": 16}
+# Virtual ms by which a wait may be late: an interval timer that does not go on is later.
+LATE_MAX_MS = 1000
 AGAIN = "while :; do %s; sleep 0.1; done"
 CATALOG = """diecast: 1
 name: soak
@@ -307,6 +309,8 @@ class Lab:
                     late.append((int(words[3]) - int(words[2])) / 1e6)
                     if late[-1] < 0:
                         self.faults.append(f"early: {' '.join(words)}")
+        if late and max(late) > LATE_MAX_MS:
+            self.faults.append(f"late by {max(late):.0f} ms")
         return late
 
     def answers(self):
