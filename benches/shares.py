@@ -109,14 +109,20 @@ def mutex(small):
     # Real seconds of each, for the TDF's sake more in the frame.
     last_s, tdf = (0.3 if small else 2.0), 4
     for threads in ("4",) if small else ("2", "4"):
-        ratios = {"native": [], "frame": []}
+        # A frame's grain of its own, and a lab's.
+        grains = ("500us",) if small else ("100us", "500us")
+        frames = {grain: ["--tdf", str(tdf), "--cores", "2", "--grain", grain] for grain in grains}
+        ratios = {world: [] for world in ("native", *grains)}
         for _ in range(1 if small else ROUNDS):
-            for world, frame in [("native", None), ("frame", ["--tdf", str(tdf), "--cores", "2"])]:
+            for world, frame in [("native", None), *frames.items()]:
                 arguments = ["--last", f"{last_s:.3f}s", "--threads", threads]
                 free, locked = spin(arguments, frame), spin([*arguments, "--locked"], frame)
                 ratios[world].append(locked["rounds"] / locked["wall_ns"] / (free["rounds"] / free["wall_ns"]))
-        native, ours = (statistics.median(ratios[world]) for world in ("native", "frame"))
-        yield f"{threads} threads, locked against free: native {native:.3f}, TDF {tdf} {ours:.3f}", ours / native - 1, 0.05
+        native = statistics.median(ratios["native"])
+        for grain in grains:
+            ours = statistics.median(ratios[grain])
+            what = f"{threads} threads, grain {grain}, locked against free: native {native:.3f}, TDF {tdf} {ours:.3f}"
+            yield what, ours / native - 1, 0.05
 
 
 def independent(small):
