@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSock
 use std::os::fd::AsFd;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use diecast_core_net::{Codel, Discipline, Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
@@ -286,8 +286,8 @@ fn a_paused_network_delivers_nothing_and_goes_on_after_resume() {
     }
 }
 
-fn pause_and_resume() {
-    let lab = Lab::start(segment(2, Link { delay_ns: 20_000_000, ..Link::default() }), "1");
+/// How long an echo took during which, 30 ms after it was sent, this happened to the lab's time.
+fn echo_during(lab: &Lab, change: impl FnOnce() + Send) -> Duration {
     let (client, server) = (lab.udp(0, 6000), lab.udp(1, 6000));
     thread::scope(|s| {
         s.spawn(|| echo_server(&server));
@@ -295,18 +295,29 @@ fn pause_and_resume() {
         echo(&client, lab.v4(1, 6000), &mut payload, 1);
         s.spawn(|| {
             thread::sleep(Duration::from_millis(30));
-            lab.frame.update(|f| f.pause(monotonic_now())).unwrap();
-            lab.emulator.kick();
-            thread::sleep(Duration::from_millis(500));
-            lab.frame.update(|f| f.retime(monotonic_now(), Tdf::ONE)).unwrap();
-            lab.emulator.kick();
+            change();
         });
-        let start = Instant::now();
         let took = echo(&client, lab.v4(1, 6000), &mut payload, 2);
-        println!("80 ms with a pause of 500 ms took {:?} ({:?})", took, start.elapsed());
-        assert!((Duration::from_millis(578)..Duration::from_millis(700)).contains(&took), "{took:?}");
         client.send_to(&[0], lab.v4(1, 6000)).unwrap();
+        took
+    })
+}
+
+fn retime(lab: &Lab, to: &str) {
+    lab.frame.update(|f| f.retime(monotonic_now(), to.parse().unwrap())).unwrap();
+    lab.emulator.kick();
+}
+
+fn pause_and_resume() {
+    let lab = Lab::start(segment(2, Link { delay_ns: 20_000_000, ..Link::default() }), "1");
+    let took = echo_during(&lab, || {
+        lab.frame.update(|f| f.pause(monotonic_now())).unwrap();
+        lab.emulator.kick();
+        thread::sleep(Duration::from_millis(500));
+        retime(&lab, "1");
     });
+    println!("80 ms with a pause of 500 ms took {took:?}");
+    assert!((Duration::from_millis(578)..Duration::from_millis(700)).contains(&took), "{took:?}");
 }
 
 #[test]
@@ -320,25 +331,10 @@ fn packets_on_their_way_follow_a_new_rate() {
 
 fn retime_in_flight(from: &str, to: &str, expected_ms: u64) {
     let lab = Lab::start(segment(2, Link { delay_ns: 20_000_000, ..Link::default() }), from);
-    let (client, server) = (lab.udp(0, 6000), lab.udp(1, 6000));
-    thread::scope(|s| {
-        s.spawn(|| echo_server(&server));
-        let mut payload = [0; 32];
-        echo(&client, lab.v4(1, 6000), &mut payload, 1);
-        s.spawn(|| {
-            thread::sleep(Duration::from_millis(30));
-            lab.frame.update(|f| f.retime(monotonic_now(), to.parse().unwrap())).unwrap();
-            lab.emulator.kick();
-        });
-        let took = echo(&client, lab.v4(1, 6000), &mut payload, 2);
-        println!("80 virtual ms from TDF {from} to {to} took {took:?}");
-        let expected = Duration::from_millis(expected_ms);
-        assert!(
-            (expected - Duration::from_millis(2)..expected + Duration::from_millis(60)).contains(&took),
-            "{took:?}"
-        );
-        client.send_to(&[0], lab.v4(1, 6000)).unwrap();
-    });
+    let took = echo_during(&lab, || retime(&lab, to));
+    println!("80 virtual ms from TDF {from} to {to} took {took:?}");
+    let expected = Duration::from_millis(expected_ms);
+    assert!((expected - Duration::from_millis(2)..expected + Duration::from_millis(60)).contains(&took), "{took:?}");
 }
 
 #[test]
