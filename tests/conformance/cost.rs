@@ -41,7 +41,7 @@ fn switches() {
     let at = words.windows(3).position(|w| w == ["ns", "a", "switch),"]).expect("statistics");
     let added_ns: f64 = words[at - 1].parse().expect("a number");
     println!("a question: {native_ns} ns natively, {framed_ns} ns metered; a switch costs {added_ns} ns more");
-    assert!((100.0..100_000.0).contains(&added_ns), "{stats}");
+    assert!((0.0..100_000.0).contains(&added_ns), "{stats}");
     // Charged to the program the two parts of it would be 2 x added_ns.
     assert!(framed_ns <= native_ns + 1.4 * added_ns + 1_000.0, "{native_ns} {framed_ns} {added_ns}");
 }
