@@ -39,7 +39,7 @@ def paths(net):
                 if to not in seen:
                     seen[to] = seen[v] + [ix]
                     todo.append(to)
-                elif seen[v][-1:] != [] and net["pipes"][seen[v][-1]]["from"] != to:
+                elif seen[v] and net["pipes"][seen[v][-1]]["from"] != to:
                     raise ValueError("there is more than one way")
         for b, other in enumerate(net["nodes"]):
             ways[a, b] = seen[other["vertex"]]

@@ -99,21 +99,6 @@ class Nginx:
         return (answer.status, answer.read()) == (200, b"served by nginx")
 
 
-class Memcached:
-    def __init__(self):
-        self.socket, self.turn = socket.create_connection(("kv", 11211), 5), 0
-        self.lines = self.socket.makefile("rb")
-
-    def once(self):
-        self.turn += 1
-        value = b"%064d" % self.turn
-        self.socket.sendall(b"set key 0 0 64\r\n%s\r\nget key\r\n" % value)
-        answer = [self.lines.readline() for _ in range(4)]
-        if not answer[3]:
-            raise ConnectionError("closed")
-        return answer == [b"STORED\r\n", b"VALUE key 0 64\r\n", value + b"\r\n", b"END\r\n"]
-
-
 class Postgres:
     """A new process and a new server process for each question."""
 
@@ -139,21 +124,31 @@ class Web:
         return answer.status == 200
 
 
-class Redis:
-    """As much of a client as tells right answers from wrong ones."""
+class Lines:
+    """As much of a client of a text protocol as tells right answers from wrong ones: it sets a value and asks for it."""
 
     def __init__(self):
-        self.socket, self.turn = socket.create_connection(("kv", 6379), 5), 0
+        self.socket, self.turn = socket.create_connection(("kv", self.PORT), 5), 0
         self.lines = self.socket.makefile("rb")
 
     def once(self):
         self.turn += 1
         value = b"%064d" % self.turn
-        self.socket.sendall(b"SET key %s\r\nGET key\r\n" % value)
-        answer = [self.lines.readline() for _ in range(3)]
-        if not answer[2]:
+        self.socket.sendall(self.ASK % value)
+        expected = [line % value if b"%s" in line else line for line in self.ANSWER]
+        answer = [self.lines.readline() for _ in expected]
+        if not answer[-1]:
             raise ConnectionError("closed")
-        return answer == [b"+OK\r\n", b"$64\r\n", value + b"\r\n"]
+        return answer == expected
+
+
+class Redis(Lines):
+    PORT, ASK, ANSWER = 6379, b"SET key %s\r\nGET key\r\n", [b"+OK\r\n", b"$64\r\n", b"%s\r\n"]
+
+
+class Memcached(Lines):
+    PORT, ASK = 11211, b"set key 0 0 64\r\n%s\r\nget key\r\n"
+    ANSWER = [b"STORED\r\n", b"VALUE key 0 64\r\n", b"%s\r\n", b"END\r\n"]
 
 
 def load(seconds):

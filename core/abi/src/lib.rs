@@ -120,6 +120,8 @@ impl SegmentCell {
 /// Value of [`NodePage::switch_part`] before it is known: one for a process of which one thread only was ever hit, and
 /// nothing for others, which may have threads that it switches between.
 pub const SWITCHES_UNKNOWN: u32 = u32::MAX;
+/// Value of [`NodePage::switch_part`] where each switch costs what the meter adds to one.
+pub const SWITCH_ONCE: u32 = 1 << 16;
 
 /// What a thread's meter remembers between two hits. The thread itself writes it, and the emulator when it charges a
 /// packet's sender, each while it holds `busy`; the supervisor frees it once the thread is gone. All values relaxed.
@@ -250,7 +252,7 @@ pub struct NodePage {
     pub hit_cost_ns: AtomicU64,
     /// What the meter adds to a context switch to one of its threads: its timer is set. Estimated, ns.
     pub switch_cost_ns: AtomicU64,
-    /// How many times that a switch costs on the average, in 1/65536: nothing between threads of one process, whose timer goes
+    /// How many times that a switch costs on the average, in parts of [`SWITCH_ONCE`]: nothing between threads of one process, whose timer goes
     /// on, and twice from another metered one, whose timer is ended first. [`SWITCHES_UNKNOWN`] where nobody tells.
     pub switch_part: AtomicU32,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).

@@ -26,6 +26,7 @@ pub use speed::{SpeedWatch, at_usual_speed};
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use diecast_core_abi::SWITCH_ONCE;
 use diecast_core_vtime::VirtNs;
 
 /// How far a running thread may be behind its virtual clock before its debt is forgiven (and counted).
@@ -104,9 +105,9 @@ pub fn finish_of(entries: &[AtomicU64], earliest: VirtNs, work_v_ns: u64) -> Vir
 const SWITCHES_MAX: u64 = 15;
 
 /// What the meter cost a thread in so many switches to it, out of what it used. `part` is how many times `each_ns` a switch
-/// costs on the average, in 1/65536. Rounds down; no product of the two exceeds 2^96.
+/// costs on the average, in parts of [`SWITCH_ONCE`]. Rounds down; no product of the two exceeds 2^96.
 pub const fn switches_ns(each_ns: u64, part: u32, switches: u64, used_ns: u64) -> u64 {
-    let cost = (each_ns.saturating_mul(switches) as u128 * part as u128) >> 16;
+    let cost = each_ns.saturating_mul(switches) as u128 * part as u128 / SWITCH_ONCE as u128;
     let most = used_ns / 16 * SWITCHES_MAX;
     if cost < most as u128 { cost as u64 } else { most }
 }

@@ -122,11 +122,7 @@ pub(crate) static RED: Section = Section {
         optional("probability", Shape::Quantity(&SHARE), "of a drop when the average reaches 'max'; 2% if not given"),
         optional("weight", Shape::Quantity(&SHARE), "of the present queue in the average; 0.2% if not given"),
         optional("gentle", Shape::Flag, "from 'max' to twice that the probability rises to 1; false if not given"),
-        optional(
-            "ecn",
-            Shape::Flag,
-            "mark instead of dropping where the packet takes marks, for which the nodes' TCP then asks; false if not given",
-        ),
+        ECN,
     ],
     one_of: &[],
     any_of: &[],

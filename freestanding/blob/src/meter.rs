@@ -7,7 +7,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{
-    METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, slot_hash,
+    METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, slot_hash,
 };
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
@@ -292,11 +292,11 @@ fn hit(in_kernel: bool) {
     add_cost(slot, after.saturating_sub(cpu));
 }
 
-/// How many times this thread's switches cost what the meter adds to one, in 1/65536.
+/// How many times this thread's switches cost what the meter adds to one, in parts of `SWITCH_ONCE`.
 fn switch_part() -> u32 {
     match node().switch_part.load(Relaxed) {
         SWITCHES_UNKNOWN if process().own.threads_hit.load(Relaxed) > 1 => 0,
-        SWITCHES_UNKNOWN => 1 << 16,
+        SWITCHES_UNKNOWN => SWITCH_ONCE,
         part => part,
     }
 }

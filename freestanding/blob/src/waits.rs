@@ -362,11 +362,11 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
     }
 }
 
-/// A wait that a signal of the program's ends, and nothing else that it can see.
+/// A futex's wait without a timeout: a signal of the program's ends it, and nothing else that it can see.
 #[inline(never)]
-fn untimed(number: u32, a: [u64; 6]) -> Ret {
+fn untimed_futex(a: [u64; 6]) -> Ret {
     loop {
-        let r = restartable(number, a, clock::generation());
+        let r = restartable(nr::FUTEX, a, clock::generation());
         if r != RESTART {
             return r;
         }
@@ -383,7 +383,7 @@ pub fn futex(a: [u64; 6]) -> Ret {
         meter::ask_sleepers();
     }
     if a[3] == 0 {
-        return untimed(nr::FUTEX, a);
+        return untimed_futex(a);
     }
     match op & !0x180 {
         WAIT => relative(nr::FUTEX, a, 3),

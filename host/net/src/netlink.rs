@@ -1,7 +1,7 @@
 //! The few routing netlink requests that a node's NIC needs, synchronous, in the caller's namespace.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -105,21 +105,9 @@ impl RouteSocket {
         self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Sends what has no other way to these IPv4 addresses through the interface, from this address.
-    pub(crate) fn add_route(&mut self, index: u32, source: Ipv4Addr, (to, prefix): (Ipv4Addr, u8)) -> io::Result<()> {
-        let mut route = RouteMessage::default();
-        route.header.address_family = AddressFamily::Inet;
-        route.header.destination_prefix_length = prefix;
-        route.header.table = RouteHeader::RT_TABLE_MAIN;
-        route.header.protocol = RouteProtocol::Static;
-        route.header.scope = RouteScope::Link;
-        route.header.kind = RouteType::Unicast;
-        route.attributes = vec![
-            RouteAttribute::Destination(IpAddr::V4(to).into()),
-            RouteAttribute::Oif(index),
-            RouteAttribute::PrefSource(IpAddr::V4(source).into()),
-        ];
-        self.request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
+    /// Sends what has no better way to these addresses through the interface, from this one.
+    pub(crate) fn add_route(&mut self, index: u32, source: IpAddr, to: (IpAddr, u8)) -> io::Result<()> {
+        self.add_route_with(index, source, to, Vec::new())
     }
 
     /// Gives connections through the interface to this subnet a shortest retransmission timeout, open ones too: a
@@ -128,25 +116,32 @@ impl RouteSocket {
         &mut self,
         index: u32,
         address: IpAddr,
-        (subnet, prefix): (IpAddr, u8),
+        subnet: (IpAddr, u8),
         priority: u32,
         ms: u32,
+    ) -> io::Result<()> {
+        let metrics = RouteAttribute::Metrics(vec![RouteMetric::Lock(LOCK_RTO_MIN), RouteMetric::RtoMin(ms)]);
+        self.add_route_with(index, address, subnet, vec![RouteAttribute::Priority(priority), metrics])
+    }
+
+    fn add_route_with(
+        &mut self,
+        index: u32,
+        source: IpAddr,
+        (to, prefix): (IpAddr, u8),
+        more: Vec<RouteAttribute>,
     ) -> io::Result<()> {
         let mut route = RouteMessage::default();
         route.header.destination_prefix_length = prefix;
         route.header.table = RouteHeader::RT_TABLE_MAIN;
         route.header.protocol = RouteProtocol::Static;
         route.header.kind = RouteType::Unicast;
-        route.attributes = vec![
-            RouteAttribute::Destination(subnet.into()),
-            RouteAttribute::Oif(index),
-            RouteAttribute::Priority(priority),
-            RouteAttribute::Metrics(vec![RouteMetric::Lock(LOCK_RTO_MIN), RouteMetric::RtoMin(ms)]),
-        ];
-        if address.is_ipv4() {
+        route.attributes = more;
+        route.attributes.extend([RouteAttribute::Destination(to.into()), RouteAttribute::Oif(index)]);
+        if source.is_ipv4() {
             route.header.address_family = AddressFamily::Inet;
             route.header.scope = RouteScope::Link;
-            route.attributes.push(RouteAttribute::PrefSource(address.into()));
+            route.attributes.push(RouteAttribute::PrefSource(source.into()));
         } else {
             route.header.address_family = AddressFamily::Inet6;
             route.header.scope = RouteScope::Universe;

@@ -169,7 +169,7 @@ fn configure(
     // A machine sends these by its default route, which a node does not have: there is nothing outside.
     if device == NODE_DEVICE {
         for (to, prefix) in [(Ipv4Addr::new(224, 0, 0, 0), 4), (Ipv4Addr::BROADCAST, 32)] {
-            route.add_route(index, node.ipv4, (to, prefix)).map_err(failed("add a route for groups"))?;
+            route.add_route(index, node.ipv4.into(), (to.into(), prefix)).map_err(failed("add a route for groups"))?;
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use diecast_core_abi::GAP_BINS;
+use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
 use diecast_core_cpu::{Bursts, curve_of_all, discounts};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
@@ -15,8 +15,6 @@ use diecast_host_sys::time;
 use crate::host_watch::Beside;
 use crate::live::Live;
 
-/// Once what the meter adds to a switch, in the parts of [`diecast_core_abi::NodePage::switch_part`].
-const SWITCH_WHOLE: u64 = 1 << 16;
 /// Real time between two readings of the counts.
 const EVERY: Duration = Duration::from_millis(500);
 /// What older bursts count after each reading that brought [`ENOUGH`] new ones: half after about 17 s, so that start-up is
@@ -63,7 +61,7 @@ impl Learner {
             std::array::from_fn(|i| now.switches[i].saturating_sub(self.read.switches[i]));
         let switches = siblings + metered + others;
         if switches >= SWITCHES_MIN {
-            let times = (2 * metered + others) * SWITCH_WHOLE / switches;
+            let times = (2 * metered + others) * u64::from(SWITCH_ONCE) / switches;
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
         if self.busy(tdf) <= BUSY_MAX {

@@ -233,7 +233,7 @@ pub fn start_probe(
                 if let (Some(kind), true) = (kind, look.work_ns < fastest.saturating_mul(SLOW_LOOK)) {
                     let known = costs.entry(kind).or_default();
                     known.hits.extend(&look.hit_costs_ns);
-                    known.switches.extend(look.switch_cost_ns);
+                    known.switches.extend(p.switch_cost_ns(kind.grain_ns).ok().flatten());
                 }
                 looks += 1;
                 if started {

@@ -170,7 +170,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     )
     .map_err(RunError::host("starting the watch"))?;
 
-    let learning = start_learning(plan, &lab)?;
+    let learning = start_learning(&lab)?;
 
     let mut running = Running::new(plan, &lab, o);
     let outcome = running.carry_out();
@@ -308,14 +308,15 @@ fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder
 }
 
 /// The learning of what the CPU time of nodes is that meters must not charge, where packets tell their senders.
-fn start_learning(plan: &Plan, lab: &Lab) -> Result<Option<Beside>, RunError> {
-    let Some(egress) = lab.egress.clone().filter(|_| plan.nodes.iter().any(|n| n.envelope && n.metered)) else {
-        return Ok(None);
-    };
+fn start_learning(lab: &Lab) -> Result<Option<Beside>, RunError> {
+    let Some(egress) = lab.egress.clone() else { return Ok(None) };
     let metered = |(frame, cookie): (&Option<Arc<NodeFrame>>, &u64)| {
         frame.clone().filter(|f| f.cpu.metered).map(|f| (f, *cookie))
     };
-    let nodes = lab.frames.iter().zip(&lab.cookies).filter_map(metered).collect();
+    let nodes: Vec<_> = lab.frames.iter().zip(&lab.cookies).filter_map(metered).collect();
+    if nodes.is_empty() {
+        return Ok(None);
+    }
     let started = crate::cold::start_learning(egress, nodes, lab.live.clone());
     started.map(Some).map_err(RunError::host("starting to learn how cold code is"))
 }

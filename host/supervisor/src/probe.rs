@@ -40,8 +40,6 @@ pub struct Look {
     pub work_ns: u64,
     /// CPU time of each hit that its handler can't see, ns; empty when no hit came.
     pub hit_costs_ns: Vec<u64>,
-    /// CPU time that an event adds to each switch to its thread, ns.
-    pub switch_cost_ns: Option<u64>,
 }
 
 /// How hits come that the probe imitates.
@@ -116,12 +114,12 @@ impl Probe {
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
-        let Some(hits) = hits else { return Ok(Look { cpu, work_ns, hit_costs_ns: Vec::new(), switch_cost_ns: None }) };
-        Ok(Look { cpu, work_ns, hit_costs_ns: self.hits(hits)?, switch_cost_ns: self.switch(hits)? })
+        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))? })
     }
 
-    fn switch(&self, hits: Hits) -> io::Result<Option<u64>> {
-        let between_ns = (hits.grain_ns / QUESTIONS as u64).min(BETWEEN_MAX_NS);
+    /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look.
+    pub fn switch_cost_ns(&self, grain_ns: u64) -> io::Result<Option<u64>> {
+        let between_ns = (grain_ns / QUESTIONS as u64).min(BETWEEN_MAX_NS);
         let (mut ours, mut theirs) = UnixStream::pair()?;
         // Begun before there is an event, which it would inherit; it stays on this core.
         let answers = std::thread::Builder::new().name("probe".into()).spawn(move || {
@@ -129,7 +127,7 @@ impl Probe {
             while theirs.read_exact(&mut word).and_then(|()| theirs.write_all(&word)).is_ok() {}
         })?;
         let mut costs = || -> io::Result<Option<u64>> {
-            let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(None) };
+            let Ok(meter) = Meter::open(Tid(0), grain_ns, 0, self.count_kernel) else { return Ok(None) };
             let without = hit_cost(&question_costs(&mut ours, between_ns)?);
             meter.enable()?;
             let with = question_costs(&mut ours, between_ns);
@@ -173,10 +171,9 @@ mod tests {
     #[test]
     fn an_event_makes_switches_dearer_the_shorter_its_grain() {
         let probe = Probe::new(true).unwrap();
-        let cpu = time::allowed_cpus()[0];
+        time::pin_to(&time::allowed_cpus()[..1]).unwrap();
         let cost = |grain_ns: u64| {
-            let looks = (0..20).map(|_| probe.look(cpu, Some(Hits { grain_ns, pause_ns: 0 })).unwrap());
-            let mut costs: Vec<u64> = looks.filter_map(|l| l.switch_cost_ns).collect();
+            let mut costs: Vec<u64> = (0..20).filter_map(|_| probe.switch_cost_ns(grain_ns).unwrap()).collect();
             costs.sort_unstable();
             costs.get(costs.len() / 2).copied()
         };

@@ -149,18 +149,19 @@ pub fn look(measurement: impl Fn()) {
 /// Says that nothing could be measured, since a hypervisor kept so much of the cores all the time; true where the test is
 /// to be judged all the same.
 fn judged_still(stolen: f64) -> bool {
-    let name = thread::current().name().unwrap_or("a test").to_owned();
-    let text = format!("NOT JUDGED: {name}: while it failed a hypervisor kept {:.0} % of the cores\n", stolen * 100.0);
-    // Not by a macro: the output of a test that does not fail would not be seen.
-    let _ = std::io::stderr().write_all(text.as_bytes());
+    say("NOT JUDGED", format_args!("while it failed a hypervisor kept {:.0} % of the cores", stolen * 100.0));
     std::env::var("DIECAST_JUDGE").is_ok_and(|v| v == "always")
 }
 
 /// Says that this test, or a part of it, looked at nothing, and why.
 pub fn skipped(why: impl std::fmt::Display) {
+    say("SKIPPED", why);
+}
+
+/// Says something of the running test. Not by a macro: the output of a test that does not fail would not be seen.
+fn say(what: &str, text: impl std::fmt::Display) {
     let name = thread::current().name().unwrap_or("a test").to_owned();
-    // As above.
-    let _ = std::io::stderr().write_all(format!("SKIPPED: {name}: {why}\n").as_bytes());
+    let _ = std::io::stderr().write_all(format!("{what}: {name}: {text}\n").as_bytes());
 }
 
 /// Time that a hypervisor takes from now on.

@@ -192,48 +192,54 @@ fn attachments(
 /// the vertex's link to its neighbour: exact where it has one at most, whose delay is no less, and loses nothing itself.
 pub(crate) fn spread_loops(r: &mut Reader, b: &mut Builder, is_node: impl Fn(&str) -> bool) {
     for own in std::mem::take(&mut b.loops) {
-        let links = &mut b.topology.links;
-        let here = |l: &Link| l.from == own.router || l.to == own.router;
-        let of_node = |l: &Link| here(l) && (is_node(&l.from) || is_node(&l.to));
-        let count = links.iter().filter(|l| of_node(l)).count();
+        let here = b.topology.links.iter_mut().filter(|l| l.from == own.router || l.to == own.router);
+        let (of_nodes, others): (Vec<&mut Link>, Vec<&mut Link>) =
+            here.partition(|l| is_node(&l.from) || is_node(&l.to));
+        let count = of_nodes.len();
         if count < 2 {
             continue;
         }
-        // Towards the vertex, and from it: together the whole.
-        let (up_ns, down_ns) = (own.delay_ns / 2, own.delay_ns - own.delay_ns / 2);
-        let is_away = |l: &Link| l.from == own.router;
-        let far_end = |l: &Link| if is_away(l) { l.to.clone() } else { l.from.clone() };
-        let away = |l: &Link| {
-            if is_away(l) { (l.forward.delay_ns, l.back.delay_ns) } else { (l.back.delay_ns, l.forward.delay_ns) }
-        };
-        let others: Vec<&Link> = links.iter().filter(|l| here(l) && !of_node(l)).collect();
-        let neighbours: BTreeSet<String> = others.iter().map(|l| far_end(l)).collect();
-        let is_long = |l: &&Link| away(l).0 >= up_ns && away(l).1 >= down_ns;
-        let why = if own.loss_ppm > 0 {
-            "with a loss"
-        } else if neighbours.len() > 1 {
-            "with a latency, and to several others"
-        } else if !others.iter().all(is_long) {
-            "with a latency more than twice that of another of its edges"
-        } else {
-            for l in links.iter_mut().filter(|l| here(l)) {
-                let at_node = of_node(l);
-                let is_away = is_away(l);
-                let (out, back) = if is_away { (&mut l.forward, &mut l.back) } else { (&mut l.back, &mut l.forward) };
-                if at_node {
-                    (out.delay_ns, back.delay_ns) = (out.delay_ns + down_ns, back.delay_ns + up_ns);
-                } else {
-                    (out.delay_ns, back.delay_ns) = (out.delay_ns - up_ns, back.delay_ns - down_ns);
-                }
-            }
-            continue;
-        };
-        let router = &own.router;
-        let message =
-            format!("an edge from '{router}' to itself {why}, which is not supported where {count} nodes are attached");
-        let hint = "attach one node there, or take the edge out: nodes there then have their links alone";
-        let Pos { line, column } = own.at;
-        r.faults.push_elsewhere(Diagnostic { file: own.file, line, column, message, hint: Some(hint.into()) });
-        return;
+        if let Err(why) = spread(&own, of_nodes, others) {
+            let router = &own.router;
+            let message = format!(
+                "an edge from '{router}' to itself {why}, which is not supported where {count} nodes are attached"
+            );
+            let hint = "attach one node there, or take the edge out: nodes there then have their links alone";
+            let Pos { line, column } = own.at;
+            r.faults.push_elsewhere(Diagnostic { file: own.file, line, column, message, hint: Some(hint.into()) });
+            return;
+        }
     }
+}
+
+/// Changes all links of a vertex, or none and says why it can't be exact.
+fn spread(own: &SelfLoop, of_nodes: Vec<&mut Link>, others: Vec<&mut Link>) -> Result<(), &'static str> {
+    // Delays away from the vertex, and towards it.
+    fn delays<'a>(l: &'a mut Link, router: &str) -> (&'a mut u64, &'a mut u64) {
+        let (forward, back) = (&mut l.forward.delay_ns, &mut l.back.delay_ns);
+        if l.from == router { (forward, back) } else { (back, forward) }
+    }
+    let far_end = |l: &Link| if l.from == own.router { l.to.clone() } else { l.from.clone() };
+    let neighbours: BTreeSet<String> = others.iter().map(|l| far_end(l)).collect();
+    // Towards the vertex, and from it: together the whole.
+    let (up_ns, down_ns) = (own.delay_ns / 2, own.delay_ns - own.delay_ns / 2);
+    if own.loss_ppm > 0 {
+        return Err("with a loss");
+    }
+    if neighbours.len() > 1 {
+        return Err("with a latency, and to several others");
+    }
+    let mut others: Vec<_> = others.into_iter().map(|l| delays(l, &own.router)).collect();
+    if others.iter().any(|(away, towards)| **away < up_ns || **towards < down_ns) {
+        return Err("with a latency more than twice that of another of its edges");
+    }
+    for (away, towards) in &mut others {
+        **away -= up_ns;
+        **towards -= down_ns;
+    }
+    for (away, towards) in of_nodes.into_iter().map(|l| delays(l, &own.router)) {
+        *away += down_ns;
+        *towards += up_ns;
+    }
+    Ok(())
 }
