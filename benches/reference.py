@@ -10,13 +10,21 @@ from collections import deque
 
 # What a pipe must not have: the simulation knows nothing of it.
 UNKNOWN = ["jitter", "loss", "loss_every", "loss_burst", "duplicate", "corrupt", "queue_bytes", "queue_delay_ns"]
-FRAME, END, REACH = 1, 0, 1
+FRAME, DELIVERY, LOOK, END, REACH = 1, 3, 4, 0, 1
 
 
-def arrivals(path):
-    """(instant, node, debt, frame) of each record, in the order of the file."""
+def arrivals(path, end):
+    """(instant, node, debt, frame) of each frame that came in before somebody looked at `end`, in the order of the file."""
     data, at = open(path, "rb").read(), 0
     while at < len(data):
+        if data[at] == DELIVERY:
+            at += 25
+            continue
+        if data[at] == LOOK:
+            if struct.unpack_from("<Q", data, at + 1)[0] == end:
+                return
+            at += 9
+            continue
         if data[at] != FRAME:
             raise ValueError("the network changes while it runs")
         instant, node, debt, length = struct.unpack_from("<QIQI", data, at + 1)
@@ -109,7 +117,7 @@ def compare(run):
     net = json.load(open(os.path.join(run, "plan.json")))["net"]
     looks = [r for r in map(json.loads, open(os.path.join(run, "journal.jsonl"))) if r["record"] == "pipes"]
     counted = {p["pipe"]: (p["packets_in"], sum(p["dropped"].values())) for look in looks for p in look["pipes"]}
-    here = simulate(net, arrivals(os.path.join(run, "arrivals.bin")), looks[-1]["v_ns"])
+    here = simulate(net, arrivals(os.path.join(run, "arrivals.bin"), looks[-1]["v_ns"]), looks[-1]["v_ns"])
     name = lambda ix: " to ".join(net["vertices"][net["pipes"][ix][end]]["name"] for end in ("from", "to"))
     return [(name(ix), counted.get(ix, (0, 0)), found) for ix, found in enumerate(here)]
 

@@ -204,13 +204,15 @@ pub fn replay(a: &ReplayArgs) -> Done {
     if a.json {
         say!("{}", diecast_core_report::to_json(&replayed));
     } else {
-        say!("{} records, {} deliveries, order and contents {}", replayed.records, replayed.deliveries, replayed.hash);
+        let order = replayed.parted.as_deref().unwrap_or("each as in the run: instant, receiver, content, order");
+        let mark = if replayed.parting.is_some() { "  DIFFER " } else { ", " };
+        say!("{} frames and changes in, {} deliveries{mark}{order}", replayed.records, replayed.deliveries);
         for p in &replayed.pipes {
             let (run, again) = (p.run.1.total(), p.replay.1.total());
             let mark = if p.run == p.replay { "" } else { "  DIFFERS" };
             say!("{}:{}  {} packets, {run} dropped; replay {} and {again}{mark}", p.from, p.to, p.run.0, p.replay.0);
         }
-        say!("{}", if same { "the same drops for the same causes" } else { "NOT THE SAME" });
+        say!("{}", if same { "the same drops for the same causes, the same deliveries" } else { "NOT THE SAME" });
     }
     Ok(if same { 0 } else { FAILED })
 }

@@ -49,7 +49,7 @@ pub use network::{Delivery, Network, NodeCounters};
 pub use offload::{OFFLOAD_HEADER_BYTES, OffloadError, SEGMENTS_MAX, Segments};
 pub use packets::{BUFFER_ROOM_BYTES, Seen};
 pub use pipe::PipeCounters;
-pub use record::{RecordError, Recorded, Replay, replay, replay_until};
+pub use record::{Delivered, Parting, RecordError, Recorded, Replay, replay, replay_until};
 pub use spec::{
     COST_DEFAULT, ETHERNET_HEADER_BYTES, FixedRoute, MTU_DEFAULT, MTU_MAX, MTU_MIN, Mac, MacError, NetError, NetSpec,
     NodeIx, NodeSpec, PipeIx, PipeSpec, Routing, Subnet, Vertex, VertexIx, VertexKind,

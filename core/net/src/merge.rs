@@ -96,7 +96,7 @@ impl Network {
         self.patience = patience;
         let Arrived { to, came, due } = self.arrived(now, merge)?;
         Some(match came {
-            Came::One(frame) => Due::Frame(Delivery { to, frame: self.packets.whole(frame), due }),
+            Came::One(frame) => Due::Frame(self.give(to, frame, due)),
             Came::Run(pieces) => Due::Run(Run { to, due, pieces }),
         })
     }

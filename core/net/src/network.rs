@@ -432,7 +432,7 @@ impl Network {
     /// due at `now`.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Delivery> {
         match self.arrived(now, |_, _| false)? {
-            Arrived { to, came: Came::One(frame), due } => Some(Delivery { to, frame: self.packets.whole(frame), due }),
+            Arrived { to, came: Came::One(frame), due } => Some(self.give(to, frame, due)),
             Arrived { came: Came::Run(_), .. } => unreachable!("no node wants runs"),
         }
     }

@@ -1,15 +1,17 @@
-//! What came into a network, written down, so that a run can be had again: the same spec and the same records give the
-//! same drops and the same order, whenever the caller looked.
+//! What came into a network and what left it, written down, so that a run can be had again: the same spec and the same
+//! records give the same drops and the same order, whenever the caller looked.
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::change::Change;
-use crate::network::{Network, NodeCounters};
+use crate::network::{Delivery, Network, NodeCounters};
+use crate::packets::Frame;
 use crate::pipe::PipeCounters;
 use crate::spec::{NetError, NetSpec, NodeIx};
 
-/// One thing that came in, at the instant that counted.
+/// One thing that happened, at the instant that counted; in the order of the calls.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Recorded {
     /// A frame.
@@ -30,10 +32,43 @@ pub enum Recorded {
         /// What changes.
         change: Change,
     },
+    /// A frame was given back for its receiver.
+    Delivery(Delivered),
+    /// Somebody counted: what is recorded before this and due by then had happened, nothing else had.
+    Look {
+        /// As of when.
+        at: VirtNs,
+    },
+}
+
+/// A frame that reached its receiver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Delivered {
+    /// When it was due.
+    #[serde(rename = "due_ns", serialize_with = "ns")]
+    pub due: VirtNs,
+    /// The receiver.
+    pub to: NodeIx,
+    /// Its length.
+    pub bytes: u32,
+    /// XXH3 of its bytes, 64 bits.
+    pub hash: u64,
+}
+
+impl Delivered {
+    fn new(d: &Delivery) -> Delivered {
+        Delivered { due: d.due, to: d.to, bytes: d.frame.len() as u32, hash: xxh3_64(&d.frame) }
+    }
+}
+
+fn ns<S: Serializer>(at: &VirtNs, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_u64(at.0)
 }
 
 const FRAME: u8 = 1;
 const CHANGE: u8 = 2;
+const DELIVERY: u8 = 3;
+const LOOK: u8 = 4;
 
 /// Why bytes are no records.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -60,15 +95,21 @@ pub enum RecordError {
 }
 
 impl Recorded {
-    /// When it came in or takes place.
+    /// When it came in, takes place, was due or was counted.
     pub fn at(&self) -> VirtNs {
         match self {
-            Recorded::Frame { at, .. } | Recorded::Change { at, .. } => *at,
+            Recorded::Frame { at, .. } | Recorded::Change { at, .. } | Recorded::Look { at } => *at,
+            Recorded::Delivery(d) => d.due,
         }
     }
 
+    /// Whether it is something that came in.
+    pub fn comes_in(&self) -> bool {
+        matches!(self, Recorded::Frame { .. } | Recorded::Change { .. })
+    }
+
     /// Adds the record to a file's bytes: a tag, then numbers in little-endian order, then the frame or the change
-    /// (JSON), each with its length before it.
+    /// (JSON) if it has one, with its length before it.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let text;
         let body = match self {
@@ -84,6 +125,17 @@ impl Recorded {
                 out.extend(at.0.to_le_bytes());
                 text = serde_json::to_vec(change).unwrap_or_default();
                 &text
+            }
+            Recorded::Delivery(Delivered { due, to, bytes, hash }) => {
+                out.push(DELIVERY);
+                out.extend(due.0.to_le_bytes());
+                out.extend(to.0.to_le_bytes());
+                out.extend(bytes.to_le_bytes());
+                return out.extend(hash.to_le_bytes());
+            }
+            Recorded::Look { at } => {
+                out.push(LOOK);
+                return out.extend(at.0.to_le_bytes());
             }
         };
         out.extend((body.len() as u32).to_le_bytes());
@@ -109,6 +161,11 @@ impl Recorded {
                     let change = change.map_err(|problem| RecordError::BadChange { at: rest.record, problem })?;
                     Recorded::Change { at, change }
                 }
+                DELIVERY => {
+                    let (due, to) = (VirtNs(rest.u64()?), NodeIx(rest.u32()?));
+                    Recorded::Delivery(Delivered { due, to, bytes: rest.u32()?, hash: rest.u64()? })
+                }
+                LOOK => Recorded::Look { at: VirtNs(rest.u64()?) },
                 tag => return Err(RecordError::BadTag { tag, at: rest.record }),
             });
         }
@@ -151,12 +208,39 @@ impl<'a> Bytes<'a> {
 /// What a replay gave.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Replay {
-    /// Every delivery in order: when, to whom, how many bytes, and a hash of the frame.
-    pub deliveries: Vec<(u64, u32, u32, u64)>,
+    /// Every delivery in order.
+    pub deliveries: Vec<Delivered>,
     /// Counters of each pipe.
     pub pipes: Vec<PipeCounters>,
     /// Counters of each node.
     pub nodes: Vec<NodeCounters>,
+}
+
+/// Where a run and its replay part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Parting {
+    /// How many deliveries before it are the same.
+    pub same: usize,
+    /// What the run has there; none when it has ended.
+    pub run: Option<Delivered>,
+    /// What the replay has there.
+    pub replay: Option<Delivered>,
+}
+
+impl Replay {
+    /// The first delivery that differs from those of the run; none when all are the same, in the same order.
+    pub fn parts_from(&self, run: &[Recorded]) -> Option<Parting> {
+        let mut run = run.iter().filter_map(|r| if let Recorded::Delivery(d) = r { Some(*d) } else { None });
+        let mut replay = self.deliveries.iter().copied();
+        let mut same = 0;
+        loop {
+            match (run.next(), replay.next()) {
+                (None, None) => return None,
+                (a, b) if a == b => same += 1,
+                (run, replay) => return Some(Parting { same, run, replay }),
+            }
+        }
+    }
 }
 
 /// Has a recorded run again, to the end of every packet.
@@ -168,12 +252,13 @@ pub fn replay(spec: &NetSpec, records: &[Recorded]) -> Result<Replay, NetError> 
 pub fn replay_until(spec: &NetSpec, records: &[Recorded], end: VirtNs) -> Result<Replay, NetError> {
     let mut net = Network::new(spec)?;
     let mut deliveries = Vec::new();
+    let inputs: Vec<&Recorded> = records.iter().filter(|r| r.comes_in()).collect();
     // Nothing that comes later is earlier than this.
-    let mut floors: Vec<u64> = records.iter().map(|r| r.at().0).collect();
+    let mut floors: Vec<u64> = inputs.iter().map(|r| r.at().0).collect();
     for i in (1..floors.len()).rev() {
         floors[i - 1] = floors[i - 1].min(floors[i]);
     }
-    for (r, floor) in records.iter().zip(floors).filter(|(r, _)| r.at() <= end) {
+    for (r, floor) in inputs.into_iter().zip(floors).filter(|(r, _)| r.at() <= end) {
         match r {
             Recorded::Frame { at, from, debt, frame } => {
                 // The order of deliveries does not depend on when they are collected, memory does.
@@ -181,6 +266,7 @@ pub fn replay_until(spec: &NetSpec, records: &[Recorded], end: VirtNs) -> Result
                 net.try_ingress(*at, *from, frame.clone(), *debt)?;
             }
             Recorded::Change { at, change } => net.schedule(*at, change.clone())?,
+            Recorded::Delivery(_) | Recorded::Look { .. } => {}
         }
     }
     net.collect(end, &mut deliveries);
@@ -188,9 +274,15 @@ pub fn replay_until(spec: &NetSpec, records: &[Recorded], end: VirtNs) -> Result
 }
 
 impl Network {
-    /// Writes down everything that comes in from now on. Packets that are on their way already are not part of it.
+    /// Writes down everything that comes in or is delivered from now on. Packets that are on their way already are not
+    /// part of it.
     pub fn record(&mut self) {
         self.record.get_or_insert_default();
+    }
+
+    /// The caller has had everything due by then and counts now.
+    pub fn looked(&mut self, at: VirtNs) {
+        self.record.iter_mut().for_each(|record| record.push(Recorded::Look { at }));
     }
 
     /// What was written down since the last call; recording goes on.
@@ -207,13 +299,18 @@ impl Network {
         Ok(())
     }
 
-    fn collect(&mut self, now: VirtNs, out: &mut Vec<(u64, u32, u32, u64)>) {
+    /// A frame goes back to the caller.
+    pub(crate) fn give(&mut self, to: NodeIx, frame: Frame, due: VirtNs) -> Delivery {
+        let delivery = Delivery { to, frame: self.packets.whole(frame), due };
+        if let Some(record) = &mut self.record {
+            record.push(Recorded::Delivery(Delivered::new(&delivery)));
+        }
+        delivery
+    }
+
+    fn collect(&mut self, now: VirtNs, out: &mut Vec<Delivered>) {
         while let Some(d) = self.pop_due(now) {
-            let mut hash = 0xcbf2_9ce4_8422_2325u64;
-            for b in &d.frame {
-                hash = (hash ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3);
-            }
-            out.push((d.due.0, d.to.0, d.frame.len() as u32, hash));
+            out.push(Delivered::new(&d));
             self.recycle(d.frame);
         }
     }

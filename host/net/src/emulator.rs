@@ -739,12 +739,14 @@ impl Runner {
 
     fn snapshot(&mut self) -> EmulatorStats {
         let at = self.catch_up();
+        let v_at = self.clock.v_of(at);
+        self.net.looked(v_at);
         let t = &self.tally;
         let mut written = self.hand.written.clone();
         self.writers.iter().flat_map(Writers::written).for_each(|by| written.add(&by));
         EmulatorStats {
             at,
-            v_at: self.clock.v_of(at),
+            v_at,
             pipes: self.net.pipe_counters(),
             nodes: self.net.node_counters(),
             receive_work: written.receive_work,

@@ -1,6 +1,6 @@
-//! What came into the network, on request: written while the lab runs, and had again later.
+//! What came into the network and what left it, on request: written while the lab runs, and had again later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use diecast_core_journal::{Drops, JOURNAL_FILE, Record};
-use diecast_core_net::{NetSpec, Recorded, replay_until};
+use diecast_core_net::{Delivered, NetSpec, Parting, Recorded, replay_until};
 use diecast_core_report::PLAN_FILE;
 use diecast_core_vtime::VirtNs;
 use serde::Serialize;
@@ -62,20 +62,22 @@ pub struct ReplayedPipe {
 /// What a replay gave.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Replayed {
-    /// Frames and changes that came in.
+    /// Frames and changes that came in until the run's last look at its counters.
     pub records: usize,
-    /// Frames that reached their nodes.
+    /// Frames that reached their nodes in the replay.
     pub deliveries: usize,
-    /// A hash of every delivery in order: when, to whom and what.
-    pub hash: String,
+    /// Where the run and the replay part: the first delivery with another instant, receiver or content.
+    pub parting: Option<Parting>,
+    /// The same in words, none where they don't.
+    pub parted: Option<String>,
     /// Pipes that saw a packet.
     pub pipes: Vec<ReplayedPipe>,
 }
 
 impl Replayed {
-    /// Whether every pipe did the same.
+    /// Whether every delivery and every pipe were the same.
     pub fn is_same(&self) -> bool {
-        self.pipes.iter().all(|p| p.run == p.replay)
+        self.parting.is_none() && self.pipes.iter().all(|p| p.run == p.replay)
     }
 }
 
@@ -90,6 +92,9 @@ pub enum ReplayError {
         /// Why.
         problem: String,
     },
+    /// Journal and records have no look at the counters in common.
+    #[error("{ARRIVALS_FILE} has none of the looks at the network that {JOURNAL_FILE} has: it ended before the first")]
+    NoLook,
 }
 
 /// Has the network of a recorded run again, as far as the last sample of its journal.
@@ -104,16 +109,25 @@ pub fn replay_run(directory: &Path) -> Result<Replayed, ReplayError> {
     let spec: NetSpec = serde_json::from_value(plan["net"].clone()).map_err(bad(PLAN_FILE))?;
     let records = Recorded::decode_all(&bytes_of(ARRIVALS_FILE)?).map_err(bad(ARRIVALS_FILE))?;
     let journal = diecast_core_journal::read(bytes_of(JOURNAL_FILE)?.as_slice()).map_err(bad(JOURNAL_FILE))?;
-    let mut last: BTreeMap<usize, (u64, Drops)> = BTreeMap::new();
-    let mut end = VirtNs(0);
-    for record in &journal.records {
-        if let Record::Pipes(sample) = record {
-            end = sample.v_ns;
-            last.extend(sample.pipes.iter().map(|p| (p.pipe as usize, (p.packets_in, p.dropped))));
-        }
-    }
+    let samples = || journal.records.iter().filter_map(|r| if let Record::Pipes(s) = r { Some(s) } else { None });
+    let looks: BTreeSet<VirtNs> = samples().map(|s| s.v_ns).collect();
     // The run's last look; what nodes send while they are stopped is no part of it.
-    let again = replay_until(&spec, &records, end).map_err(bad(PLAN_FILE))?;
+    let last_look = records.iter().rposition(|r| matches!(r, Recorded::Look { at } if looks.contains(at)));
+    let records = &records[..=last_look.ok_or(ReplayError::NoLook)?];
+    let end = records.last().map_or(VirtNs(0), Recorded::at);
+    let mut last: BTreeMap<usize, (u64, Drops)> = BTreeMap::new();
+    for sample in samples().filter(|s| s.v_ns <= end) {
+        last.extend(sample.pipes.iter().map(|p| (p.pipe as usize, (p.packets_in, p.dropped))));
+    }
+    let again = replay_until(&spec, records, end).map_err(bad(PLAN_FILE))?;
+    let parting = again.parts_from(records);
+    let node = |d: Delivered| spec.nodes.get(d.to.at()).map_or("no node", |n| n.name.as_str());
+    let words = |d: Option<Delivered>| match d {
+        Some(d) => format!("{} bytes for {} at {} ns (XXH3 {:016x})", d.bytes, node(d), d.due.0, d.hash),
+        None => "nothing more".to_owned(),
+    };
+    let parted =
+        parting.map(|p| format!("after {} deliveries: run {}, replay {}", p.same, words(p.run), words(p.replay)));
     let name = |v: diecast_core_net::VertexIx| spec.vertices[v.at()].name.clone();
     let pipes = spec.pipes.iter().zip(&again.pipes).enumerate().map(|(ix, (p, c))| ReplayedPipe {
         from: name(p.from),
@@ -121,11 +135,11 @@ pub fn replay_run(directory: &Path) -> Result<Replayed, ReplayError> {
         run: last.get(&ix).copied().unwrap_or_default(),
         replay: (c.packets_in, crate::pipe_log::drops(c)),
     });
-    let text = format!("{:?}", again.deliveries);
     Ok(Replayed {
-        records: records.iter().filter(|r| r.at() <= end).count(),
+        records: records.iter().filter(|r| r.comes_in() && r.at() <= end).count(),
         deliveries: again.deliveries.len(),
-        hash: diecast_core_journal::hash_text(&text),
+        parting,
+        parted,
         pipes: pipes.filter(|p| p.run.0 > 0 || p.replay.0 > 0).collect(),
     })
 }

@@ -75,7 +75,9 @@ fn live_run() {
     // As a file would have it.
     let mut bytes = Vec::new();
     batches.iter().flatten().for_each(|recorded: Recorded| recorded.encode(&mut bytes));
-    let again = replay(&spec, &Recorded::decode_all(&bytes).unwrap()).unwrap();
+    let records = Recorded::decode_all(&bytes).unwrap();
+    let again = replay(&spec, &records).unwrap();
+    assert_eq!(again.parts_from(&records), None);
     assert_eq!(again.pipes, last.pipes);
     assert_eq!(again.nodes, last.nodes);
     assert_eq!(again.deliveries.len() as u64, written);
