@@ -273,7 +273,7 @@ impl Pipe {
             return packets.discard(packet);
         }
         if idle {
-            self.queue.passed_by();
+            self.queue.passed_by(bytes, flow);
             (self.free_ns, self.free_rem) = (at.0, 0);
             return self.transmit(waiting, packets, out);
         }

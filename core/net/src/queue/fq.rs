@@ -37,7 +37,8 @@ impl State {
         State { params, mtu_bytes, seed, flows: BTreeMap::new(), new: VecDeque::new(), old: VecDeque::new() }
     }
 
-    pub(super) fn push(&mut self, w: Waiting, flow: u64) {
+    /// The queue that a flow is hashed to.
+    fn of(&mut self, flow: u64) -> (u32, &mut Flow) {
         let bucket = (mix(flow ^ self.seed) % u64::from(self.params.flows)) as u32;
         let (params, mtu_bytes) = (self.params, self.mtu_bytes);
         let flow = self.flows.entry(bucket).or_insert_with(|| Flow {
@@ -46,12 +47,34 @@ impl State {
             deficit: 0,
             listed: false,
         });
+        (bucket, flow)
+    }
+
+    pub(super) fn push(&mut self, w: Waiting, flow: u64) {
+        let quantum = i64::from(self.params.quantum_bytes);
+        let (bucket, flow) = self.of(flow);
         flow.queue.push(w);
         if !flow.listed {
             flow.listed = true;
-            flow.deficit = i64::from(self.params.quantum_bytes);
+            flow.deficit = quantum;
             self.new.push_back(bucket);
         }
+    }
+
+    /// A packet comes and goes at once, since nothing waits: its flow is new and has used up a part of its quantum.
+    pub(super) fn passed_by(&mut self, bytes: u32, flow: u64) {
+        // Before it the transmitter had found every queue empty.
+        for bucket in self.new.drain(..).chain(self.old.drain(..)) {
+            if let Some(flow) = self.flows.get_mut(&bucket) {
+                flow.listed = false;
+                flow.codel.relax();
+            }
+        }
+        let quantum = i64::from(self.params.quantum_bytes);
+        let (bucket, flow) = self.of(flow);
+        flow.listed = true;
+        flow.deficit = quantum - i64::from(bytes);
+        self.new.push_back(bucket);
     }
 
     pub(super) fn pop<J: Judge>(&mut self, now: VirtNs, judge: &mut Counting<'_, J>) -> Option<Waiting> {

@@ -129,10 +129,13 @@ impl Queue {
         }
     }
 
-    /// A packet passes without waiting: the queue is empty, the transmitter free.
-    pub(crate) fn passed_by(&mut self) {
-        if let Kind::Codel(_, state) = &mut self.kind {
-            state.relax();
+    /// A packet passes without waiting: the queue is empty, the transmitter free. `flow` counts only when
+    /// [`Queue::sorts_flows`].
+    pub(crate) fn passed_by(&mut self, bytes: u32, flow: u64) {
+        match &mut self.kind {
+            Kind::Codel(_, state) => state.relax(),
+            Kind::FqCodel(state) => state.passed_by(bytes, flow),
+            Kind::DropTail(_) | Kind::Red(..) => {}
         }
     }
 
