@@ -151,7 +151,8 @@ pub struct RunArgs {
     /// Print the summary as JSON instead of a table
     #[arg(long)]
     pub json: bool,
-    /// Write every frame that enters the network to arrivals.bin in the results, for `diecast replay`
+    /// Write every frame that enters the network, and a hash of each that is delivered, to arrivals.bin in the results, for
+    /// `diecast replay`
     #[arg(long)]
     pub record_arrivals: bool,
     #[command(flatten)]
@@ -270,7 +271,8 @@ pub struct LinkArgs {
 
 #[derive(Subcommand)]
 pub enum LinkAction {
-    /// Give a link other parameters, in the words of a catalog; the others stay
+    /// Give a link other parameters, in the words of a catalog; the others stay. Where a link comes to mark packets (ecn),
+    /// connections that begin later ask for it
     Set {
         /// The link
         link: String,

@@ -35,7 +35,7 @@ pub use gateway::{Way, WayCounts, WayEnd};
 pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::{Scheduling, become_fifo};
 pub use stats::{EmulatorStats, LatenessSummary};
-pub use sysctl::{SysctlOutcome, SysctlRow, set_device_sysctls, set_namespace_sysctls};
+pub use sysctl::{SysctlOutcome, SysctlRow, ask_for_marks, set_device_sysctls, set_namespace_sysctls};
 pub use tap::{
     LinkCounters, NODE_DEVICE, NicKind, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,
     prepare_node_with, retime_node,

@@ -85,6 +85,11 @@ pub fn set_device_sysctls(netns: BorrowedFd<'_>, device: &str, tdf: Tdf) -> Resu
     in_netns(netns, || set_device_here(device, tdf))
 }
 
+/// Has TCP of the namespace ask for ECN in connections to come.
+pub fn ask_for_marks(netns: BorrowedFd<'_>) -> Result<SysctlRow, HostNetError> {
+    in_netns(netns, ask_for_marks_here)
+}
+
 pub(crate) fn set_namespace_here(tdf: Tdf) -> Vec<SysctlRow> {
     namespace_wants(tdf, Path::new(CONNTRACK).exists()).iter().map(set).collect()
 }

@@ -8,7 +8,7 @@ use diecast_core_journal::FindingKind;
 use diecast_core_net::{NodeSpec, Subnet};
 use diecast_core_plan::{Plan, Refusal};
 use diecast_core_vtime::Tdf;
-use diecast_host_net::retime_node;
+use diecast_host_net::{ask_for_marks, retime_node};
 use diecast_host_node::{Cgroup, Quota};
 use diecast_host_supervisor::{HeldSocket, SocketTimes, Stretch};
 use diecast_host_tcp::InitialRto;
@@ -67,6 +67,21 @@ impl KernelTimes {
                 self.journal.finding(FindingKind::MissingFeature, None, n, text);
             }
         }
+    }
+
+    /// A link has come to mark packets: TCP of the nodes asks for that in connections to come.
+    pub fn ask_for_marks(&self, tdf: Tdf) {
+        let mut notes = SysctlNotes::default();
+        for (node, netns) in self.plan.nodes.iter().zip(&self.netns) {
+            match ask_for_marks(netns.as_fd()) {
+                Ok(row) => notes.add(&[row], tdf),
+                Err(e) => {
+                    let text = format!("node {}: its TCP does not ask for ECN: {e}", node.name);
+                    self.journal.finding(FindingKind::MissingFeature, Some(&node.name), 1, text);
+                }
+            }
+        }
+        notes.write(&self.journal);
     }
 
     fn nics(&self, node: usize) -> Vec<(&NodeSpec, Subnet)> {

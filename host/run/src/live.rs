@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use diecast_core_experiment::{ChangeWords, NetworkNames, parse_change};
 use diecast_core_journal::{ChangeSource, NetworkChange, Record};
-use diecast_core_net::NetSpec;
+use diecast_core_net::{Change, NetSpec};
 use diecast_core_plan::{Plan, PlannedFault, changes};
 use diecast_core_vtime::{Tdf, VirtNs, VirtSpan};
 use diecast_host_net::{EmulatorHandle, HostNetError};
@@ -106,6 +106,8 @@ pub struct Live {
     load_began: OnceLock<VirtNs>,
     captures: Captures,
     clocks: Clocks,
+    /// Nodes ask for marks.
+    marks: OnceLock<()>,
     pub(crate) world: World,
 }
 
@@ -132,6 +134,7 @@ impl Live {
             load_began: OnceLock::new(),
             captures,
             clocks,
+            marks: if plan.marks() { OnceLock::from(()) } else { OnceLock::new() },
             world,
         }
     }
@@ -211,8 +214,13 @@ impl Live {
                 ]);
             }
         };
-        match self.emulator.change(at, changes(&self.net, &change)) {
+        let all = changes(&self.net, &change);
+        let marks = all.iter().any(Change::marks);
+        match self.emulator.change(at, all) {
             Ok(v) => {
+                if marks {
+                    self.marks.get_or_init(|| self.world.ask_for_marks());
+                }
                 self.note(v, ChangeSource::Command, change.to_string());
                 Answer::Changed(Changed {
                     change: change.to_string(),

@@ -118,6 +118,11 @@ impl World {
         self.state().lowest
     }
 
+    /// A link has come to mark packets.
+    pub fn ask_for_marks(&self) {
+        self.kernel.ask_for_marks(self.tdf());
+    }
+
     /// No virtual nanosecond passes from now on.
     pub fn pause(&self) -> Result<Pace, WorldError> {
         self.change(|state| {
