@@ -98,7 +98,7 @@ soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers kille
 
 fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests; random system calls of N seeds (10 minutes)
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-core-net --package diecast-core-experiment \
-		--package diecast-host-net -- --nocapture upsets large_frames_become_right merged_frames_are_those
+		--package diecast-core-plan --package diecast-host-net -- --nocapture upsets large_frames_become_right merged_frames_are_those
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-tests --test conformance -- --nocapture random_calls
 
 conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's (hours)

@@ -165,3 +165,70 @@ fn a_fat_tree_shares_its_core_and_a_backbone_its_distances() {
     // Seattle to New York over Denver, Kansas City, Indianapolis and Chicago: some 4400 km, and 2.1 ms of access.
     assert!((23_500_000..25_500_000).contains(&delay), "{delay}");
 }
+
+/// DIECAST_FUZZ=N: N times as many random cases, from seed N (`make fuzz`).
+fn fuzz() -> Option<u64> {
+    std::env::var("DIECAST_FUZZ").ok()?.parse().ok()
+}
+
+/// A graph with other numbers and lines than it had, if it is read at all, is planned or refused, and what is planned the
+/// emulator takes.
+#[test]
+fn no_graph_that_is_read_upsets_the_plan() {
+    let graphs = [
+        ("g.gml", include_str!("../../experiment/tests/graphs/shadow.gml"), ("client & co", "'1'")),
+        ("g.graphml", include_str!("../../experiment/tests/graphs/zoo.graphml"), ("new-york", "new-york")),
+    ];
+    let (times, seed) = fuzz().map_or((1, 21), |n| (n, n));
+    println!("seed {seed}");
+    let mut state = seed;
+    let mut below = |n: usize| {
+        state = u64::wrapping_mul(state, 6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n.max(1)
+    };
+    let (mut refused, mut made) = (0, 0);
+    for round in 0..2000 * times {
+        let (file, original, (a, b)) = graphs[round as usize % 2];
+        let mut lines: Vec<String> = original.lines().map(str::to_owned).collect();
+        for _ in 0..=below(3) {
+            let at = below(lines.len());
+            match below(4) {
+                0 => drop(lines.remove(at)),
+                1 => lines.insert(at, lines[at].clone()),
+                _ => {
+                    let digit = |c: char| {
+                        if c.is_ascii_digit() {
+                            ["0", "1", "7", "99", "-", "."][below(6)].to_owned()
+                        } else {
+                            c.to_string()
+                        }
+                    };
+                    lines[at] = lines[at].chars().map(digit).collect();
+                }
+            }
+        }
+        let graph = lines.join("\n");
+        let text = format!(
+            "diecast: 1\nname: n\nmachine_types:\n  box: {{cores: 1, speed: 0.1, memory: 1MiB}}\nnodes:\n  \
+             a: {{type: box}}\n  b: {{type: box}}\ntopology:\n  graph:\n    file: {file}\n    \
+             delay: 1ms\n    attach:\n      - {{nodes: a, at: {a}}}\n      - {{nodes: b, at: {b}}}\nworkload:\n  measure: 1s\n  \
+             run: {{on: b, command: [x]}}\nmetrics:\n  m: {{from: b, json: $.m, unit: u}}\n"
+        );
+        let Ok(e) = parse_with("n.yaml", &text, &[], &mut |_: &str| Ok(graph.clone())) else { continue };
+        let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None };
+        let options = PlanOptions { tdf: Some("100".parse().unwrap()), ..PlanOptions::new(Mode::Diecast) };
+        match plan(&e, &host, &options) {
+            Ok(p) => {
+                made += 1;
+                Network::new(&p.net).unwrap_or_else(|e| panic!("round {round}: {e}\n{graph}"));
+                assert!(!p.render().is_empty());
+            }
+            Err(refusal) => {
+                refused += 1;
+                assert!(!refusal.to_string().is_empty());
+            }
+        }
+    }
+    println!("{made} planned, {refused} refused");
+    assert!(made > 100 * times, "{made} planned, {refused} refused");
+}
