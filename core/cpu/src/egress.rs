@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::{GAP_BINS, NodePage, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
+use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{at_usual_speed, charge, finish_of, switches_ns, switches_since, warm_ns};
@@ -146,6 +146,11 @@ fn known_part(page: &NodePage) -> u32 {
         SWITCHES_UNKNOWN => 0,
         part => part,
     }
+}
+
+/// What the meter adds to a switch of the node on the average, real CPU ns; nothing before it is known.
+pub fn mean_switch_ns(page: &NodePage) -> f64 {
+    page.switch_cost_ns.load(Relaxed) as f64 * f64::from(known_part(page)) / f64::from(SWITCH_ONCE)
 }
 
 /// Charges a packet's sender up to the instant of sending. The packet may leave at the returned instant, which may

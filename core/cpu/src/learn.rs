@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 
 use diecast_core_abi::GAP_BINS;
 
+use crate::SWITCHES_MAX;
 use crate::cold::{DISCOUNT_MAX, WHOLE};
 
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
@@ -71,6 +72,20 @@ impl Bursts {
         let mut new = self.clone();
         new.beside(earlier).for_each(|(m, t)| *m = (*m - t).max(0.0));
         new
+    }
+
+    /// The same bursts without `each_ns` of each, real: what the meter adds to a switch, which work is charged without and
+    /// which is no part of what grows. At least a sixteenth of the mean burst of a cell is left.
+    pub fn without(mut self, each_ns: f64) -> Bursts {
+        let Bursts { count, cpu_ns, square_us2 } = &mut self;
+        let cells = count.iter().flatten().zip(cpu_ns.iter_mut().flatten()).zip(square_us2.iter_mut().flatten());
+        for ((count, cpu_ns), square_us2) in cells {
+            let off_ns = each_ns.min(*cpu_ns / count.max(1.0) / 16.0 * SWITCHES_MAX as f64);
+            let off_us = off_ns / 1e3;
+            *square_us2 = (*square_us2 - 2.0 * off_us * *cpu_ns / 1e3 + *count * off_us * off_us).max(0.0);
+            *cpu_ns -= *count * off_ns;
+        }
+        self
     }
 
     /// Each number with that of others in the same place.
@@ -358,6 +373,29 @@ mod tests {
         assert_eq!(telling, 7.0 * 50.0 + 4.0 * 5000.0 + 11.0 * 900.0);
         b.count[1][BIN_MIN - 1] += 9.0;
         assert_eq!(b.telling(), telling);
+    }
+
+    #[test]
+    fn what_a_switch_adds_is_taken_off_each_burst() {
+        let plain = bursts(|bin| bin as f64);
+        let mut more = plain.clone();
+        for kind in [1, 2] {
+            for bin in BIN_MIN..18 {
+                let (n, ns) = (plain.count[kind][bin], plain.cpu_ns[kind][bin]);
+                more.cpu_ns[kind][bin] += n * 7e3;
+                more.square_us2[kind][bin] += 2.0 * 7.0 * ns / 1e3 + n * 49.0;
+            }
+        }
+        let back = more.without(7e3);
+        for kind in [1, 2] {
+            for bin in BIN_MIN..18 {
+                assert!((back.cpu_ns[kind][bin] / plain.cpu_ns[kind][bin] - 1.0).abs() < 1e-9);
+                assert!((back.square_us2[kind][bin] / plain.square_us2[kind][bin] - 1.0).abs() < 1e-9);
+            }
+        }
+        let little = plain.clone().without(1e12);
+        assert!((little.cpu_ns[1][BIN_MIN] / plain.cpu_ns[1][BIN_MIN] - 1.0 / 16.0).abs() < 1e-9);
+        assert!(little.cpu_ns[3][BIN_MIN] == 0.0 && little.square_us2[1][BIN_MIN] >= 0.0);
     }
 
     const FLAT: [f64; GAP_BINS] = [1.0; GAP_BINS];

@@ -18,7 +18,7 @@ mod receive;
 mod speed;
 
 pub use cold::{COLD_MAX_NS, gap_bin, warm_ns};
-pub use egress::{Sent, charge_sender};
+pub use egress::{Sent, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
-use diecast_core_cpu::{Bursts, curve_of_all, discounts};
+use diecast_core_cpu::{Bursts, curve_of_all, discounts, mean_switch_ns};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
@@ -65,6 +65,7 @@ impl Learner {
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
         if self.busy(tdf) <= BUSY_MAX {
+            let new = new.without(mean_switch_ns(self.frame.page()));
             self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
         }
         self.read = now;
