@@ -9,7 +9,7 @@ pub struct Figure {
     pub value: f64,
     /// Smallest and largest, or median and largest; what it is stands in `spread_is`.
     pub spread: (f64, f64),
-    pub spread_is: &'static str,
+    pub spread_is: String,
     /// In words; empty where there is none.
     pub bar: String,
     /// Whether the bar is met; None where there is none.
@@ -19,7 +19,7 @@ pub struct Figure {
 impl Figure {
     /// A figure without a bar.
     pub fn new(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
-        let (spread, spread_is, bar) = ((value, value), "", String::new());
+        let (spread, spread_is, bar) = ((value, value), String::new(), String::new());
         Figure { name: name.into(), unit, value, spread, spread_is, bar, passes: None }
     }
 
@@ -30,8 +30,8 @@ impl Figure {
         Figure::new(name, unit, value).spread((sorted[0], sorted[sorted.len() - 1]), "range")
     }
 
-    pub fn spread(self, spread: (f64, f64), spread_is: &'static str) -> Figure {
-        Figure { spread, spread_is, ..self }
+    pub fn spread(self, spread: (f64, f64), spread_is: impl Into<String>) -> Figure {
+        Figure { spread, spread_is: spread_is.into(), ..self }
     }
 
     /// Judges it.
