@@ -178,7 +178,7 @@ def busy_nodes(out, small):
     """How late the emulator is beside six nodes on each core that never sleep."""
     where = os.path.join(out, "busy-nodes")
     s = run("benches/net-busy.yaml", BUSY_TDF, 300, 500 if small else 5000, where)
-    late = json.load(open(os.path.join(where, "run.json")))["fidelity"]["emulator"]
+    late = s["fidelity"]["emulator"]
     p50, p99, most = (late[k] * BUSY_TDF / 1e3 for k in ("v_p50_ns", "v_p99_ns", "v_max_ns"))
     yield figure(f"TDF {BUSY_TDF}: lateness p99 beside six busy nodes on each core", "us", p99, (p50, most),
                  f"median and largest of {late['events']}, real", f"at most {LATE_US}", p99 <= LATE_US, distrust(s))

@@ -117,7 +117,8 @@ def compare(run):
     net = json.load(open(os.path.join(run, "plan.json")))["net"]
     looks = [r for r in map(json.loads, open(os.path.join(run, "journal.jsonl"))) if r["record"] == "pipes"]
     counted = {p["pipe"]: (p["packets_in"], sum(p["dropped"].values())) for look in looks for p in look["pipes"]}
-    here = simulate(net, arrivals(os.path.join(run, "arrivals.bin"), looks[-1]["v_ns"]), looks[-1]["v_ns"])
+    end = looks[-1]["v_ns"]
+    here = simulate(net, arrivals(os.path.join(run, "arrivals.bin"), end), end)
     name = lambda ix: " to ".join(net["vertices"][net["pipes"][ix][end]]["name"] for end in ("from", "to"))
     return [(name(ix), counted.get(ix, (0, 0)), found) for ix, found in enumerate(here)]
 

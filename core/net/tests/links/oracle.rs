@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use diecast_core_net::{Codel, Discipline, FQ_FLOWS_MAX, FqCodel, Link, Network, Red};
+use diecast_core_net::{Codel, Discipline, FQ_FLOWS_MAX, FqCodel, Link, NetSpec, Network, PipeCounters, Red};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
-use crate::common::{A, B, PIPE, Rng, all, balanced, frame, id_of, one_pipe, udp};
+use crate::common::{A, PIPE, Rng, all, balanced, id_of, one_pipe, udp};
 
 #[derive(Clone, Copy)]
 struct Packet {
@@ -258,6 +258,23 @@ fn send(queue: &mut impl Qdisc, bps: u128, arrivals: &[Packet]) -> Vec<(u64, u64
     }
 }
 
+/// What the model sends of the same arrivals, looked at now and then, and the pipe's counters.
+fn sent_by_model(spec: &NetSpec, g: &mut Rng, arrivals: &[Packet]) -> (Vec<(u64, u64)>, PipeCounters) {
+    let mut net = Network::new(spec).unwrap();
+    let mut got = Vec::new();
+    for p in arrivals {
+        if g.below(3) == 0 {
+            let due = VirtNs(p.at.saturating_sub(1));
+            got.extend(std::iter::from_fn(|| net.pop_due(due)).map(|d| (d.due.0, id_of(&d.frame))));
+        }
+        net.ingress(VirtNs(p.at), A, udp(spec, 0, 1000 + p.flow, p.id, p.bytes as usize), VirtSpan(0));
+    }
+    got.extend(all(&mut net).iter().map(|d| (d.due.0, id_of(&d.frame))));
+    let c = net.pipe_counters()[PIPE.at()];
+    balanced(&c);
+    (got, c)
+}
+
 #[test]
 fn drops_and_times_equal_the_reference_for_drop_tail_limits_and_codel() {
     let (mut early, mut full) = (0, 0);
@@ -296,19 +313,7 @@ fn drops_and_times_equal_the_reference_for_drop_tail_limits_and_codel() {
         let bps = u128::from(bps);
         let mut reference = Single { bps, limit_packets, limit_bytes, limit_ns, queue, full: Vec::new() };
         let want = send(&mut reference, bps, &arrivals);
-        let spec = one_pipe(link);
-        let mut net = Network::new(&spec).unwrap();
-        let mut got = Vec::new();
-        for p in &arrivals {
-            if g.below(3) == 0 {
-                let due = VirtNs(p.at.saturating_sub(1));
-                got.extend(std::iter::from_fn(|| net.pop_due(due)).map(|d| (d.due.0, id_of(&d.frame))));
-            }
-            net.ingress(VirtNs(p.at), A, frame(&spec, A, B, p.id, p.bytes as usize), VirtSpan(0));
-        }
-        got.extend(all(&mut net).iter().map(|d| (d.due.0, id_of(&d.frame))));
-        let c = net.pipe_counters()[PIPE.at()];
-        balanced(&c);
+        let (got, c) = sent_by_model(&one_pipe(link), &mut g, &arrivals);
         assert_eq!(got, want, "seed {seed}");
         let want_drops = (reference.full.len() as u64, reference.queue.early.len() as u64);
         assert_eq!((c.dropped_queue_full, c.dropped_early), want_drops, "seed {seed}");
@@ -366,19 +371,7 @@ fn drops_times_and_order_equal_the_reference_for_fq_codel() {
             full: Vec::new(),
         };
         let want = send(&mut reference, u128::from(bps), &arrivals);
-        let spec = one_pipe(link);
-        let mut net = Network::new(&spec).unwrap();
-        let mut got = Vec::new();
-        for p in &arrivals {
-            if g.below(3) == 0 {
-                let due = VirtNs(p.at.saturating_sub(1));
-                got.extend(std::iter::from_fn(|| net.pop_due(due)).map(|d| (d.due.0, id_of(&d.frame))));
-            }
-            net.ingress(VirtNs(p.at), A, udp(&spec, 0, 1000 + p.flow, p.id, p.bytes as usize), VirtSpan(0));
-        }
-        got.extend(all(&mut net).iter().map(|d| (d.due.0, id_of(&d.frame))));
-        let c = net.pipe_counters()[PIPE.at()];
-        balanced(&c);
+        let (got, c) = sent_by_model(&one_pipe(link), &mut g, &arrivals);
         let differ = got.iter().zip(&want).position(|(g, w)| g != w);
         let at = differ.map(|i| (i, got[i], want[i]));
         assert!(at.is_none() && got.len() == want.len(), "seed {seed}: {at:?}, {} and {}", got.len(), want.len());
@@ -429,13 +422,7 @@ fn drops_and_waits_are_those_of_the_reference_for_red() {
             want_drops += reference.dropped as f64;
             let mut spec = one_pipe(link);
             spec.seed = seed;
-            let mut net = Network::new(&spec).unwrap();
-            for p in &arrivals {
-                net.ingress(VirtNs(p.at), A, frame(&spec, A, B, p.id, p.bytes as usize), VirtSpan(0));
-            }
-            let got: Vec<(u64, u64)> = all(&mut net).iter().map(|d| (d.due.0, id_of(&d.frame))).collect();
-            let c = net.pipe_counters()[PIPE.at()];
-            balanced(&c);
+            let (got, c) = sent_by_model(&spec, &mut g, &arrivals);
             waits += wait_of(&got);
             drops += c.dropped_early as f64;
             count += 1;
