@@ -11,6 +11,9 @@ from collections import deque
 # What a pipe must not have: the simulation knows nothing of it.
 UNKNOWN = ["jitter", "loss", "loss_every", "loss_burst", "duplicate", "corrupt", "queue_bytes", "queue_delay_ns"]
 FRAME, DELIVERY, LOOK, END, REACH = 1, 3, 4, 0, 1
+# What comes together goes in the order of the pipes that it comes out of, what nodes send last: ARCHITECTURE.md, "One order
+# for one instant". It decides whose packet finds the last room of a queue.
+OUTSIDE = float("inf")
 
 
 def arrivals(path, end):
@@ -72,7 +75,7 @@ def simulate(net, records, end):
         at = max(at + debt, released.get(flow, 0))
         released[flow] = at
         order += 1
-        agenda.append((at, REACH, order, len(frame), ways[node, to], 0))
+        agenda.append((at, REACH, (OUTSIDE, order), len(frame), ways[node, to], 0))
     heapq.heapify(agenda)
     pipes = net["pipes"]
     # When each pipe will have sent what it sends, exactly: in units of a nanosecond over its rate.
@@ -85,8 +88,8 @@ def simulate(net, records, end):
         busy[ix] += size * 8 * 10**9
         over = -(-busy[ix] // pipes[ix]["bandwidth_bps"])
         order += 2
-        heapq.heappush(agenda, (over, END, order - 1, ix, None, 0))
-        heapq.heappush(agenda, (over + pipes[ix]["delay_ns"], REACH, order, size, way, hop + 1))
+        heapq.heappush(agenda, (over, END, (ix, order - 1), ix, None, 0))
+        heapq.heappush(agenda, (over + pipes[ix]["delay_ns"], REACH, (ix, order), size, way, hop + 1))
 
     while agenda and agenda[0][0] <= end:
         now, what, _, value, way, hop = heapq.heappop(agenda)
@@ -101,7 +104,7 @@ def simulate(net, records, end):
         reached[ix] += 1
         if pipes[ix]["bandwidth_bps"] is None:
             order += 1
-            heapq.heappush(agenda, (now + pipes[ix]["delay_ns"], REACH, order, value, way, hop + 1))
+            heapq.heappush(agenda, (now + pipes[ix]["delay_ns"], REACH, (ix, order), value, way, hop + 1))
         elif not sending[ix]:
             busy[ix] = now * pipes[ix]["bandwidth_bps"]
             send(ix, value, way, hop)
