@@ -19,8 +19,10 @@
 //
 // How work grows with the sleep before it is learned from counts that `burst` keeps for each node: how many bursts there
 // were, and how much CPU time they took, by what the thread had waited for and by how long its process had not run: what
-// another process touches meanwhile keeps little of this one's warm. The meter's own sleeps end no burst that is counted:
-// long bursts, which are the cold ones, have more of them. Nor are those that end while the host's cores are slow.
+// another process touches meanwhile keeps little of this one's warm. Sums over the same bursts tell how they grow with older
+// ages: of what other processes of the same program touched last, and of the process's eighth last burst. The meter's own
+// sleeps end no burst that is counted: long bursts, which are the cold ones, have more of them. Nor are those that end while
+// the host's cores are slow.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -37,6 +39,13 @@
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
 #define WAIT_KINDS 32
+// core/cpu/src/ages.rs has the same.
+#define AGED_FROM 7
+#define AGED_BINS (GAP_BINS - AGED_FROM)
+#define AGE_ONE 16
+#define PAST_BURSTS 8
+// Programs are told apart by a hash of their names.
+#define PROGRAMS 1024
 #define NR_FUTEX 202
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
@@ -97,6 +106,7 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
+	char comm[16];
 	unsigned long nvcsw;
 	unsigned long nivcsw;
 };
@@ -118,9 +128,26 @@ struct cell {
 	__u64 square_us2;
 };
 
+// The same bursts by older ages, of which core/cpu/src/ages.rs has more; sums over those after a sleep long enough. Ages are
+// logarithms (AGE_ONE for each doubling of a microsecond).
+struct ages {
+	__u64 count;
+	__u64 cpu_us;
+	__u64 square_us2;
+	__u64 program;
+	__u64 past;
+	__u64 program_program;
+	__u64 program_past;
+	__u64 past_past;
+	__u64 program_cpu_us;
+	__u64 past_cpu_us;
+};
+
 // What is known of a node.
 struct node {
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
+	// Those before which another process of the program had run last come second.
+	struct ages ages[2][WAIT_KINDS][AGED_BINS];
 	// Switches to its threads: from another of the same process, with which the meter's timer goes on; from another that
 	// is metered, whose timer is ended; from anything else.
 	__u64 switches[3];
@@ -144,6 +171,18 @@ struct {
 	__type(value, __u32);
 } slow SEC(".maps");
 
+// When a thread of a program last gave up a core, and of which process.
+struct program {
+	__u64 ran_ns;
+	__u64 tgid;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PROGRAMS);
+	__type(key, __u32);
+	__type(value, struct program);
+} programs SEC(".maps");
+
 // Ticks per second. While a thread runs, every tick brings its CPU time up to date.
 const volatile __u64 hz = 100;
 
@@ -165,6 +204,9 @@ struct burst {
 	__u32 counting;
 	__u64 counted_from_ns;
 	__u64 counted_gap_ns;
+	// Its ages: 0 when its own process ran last, and when it has no past yet.
+	__u32 counted_program;
+	__u32 counted_past;
 	// What it had waited for.
 	__u32 kind;
 	__u32 pad;
@@ -177,13 +219,21 @@ struct {
 	__type(value, struct burst);
 } bursts SEC(".maps");
 
-// CLOCK_MONOTONIC when a thread of a process last got or gave up a core, ns; kept at the first thread.
+// What is known of a process, kept at its first thread.
+struct process {
+	// CLOCK_MONOTONIC when a thread of it last got or gave up a core, ns.
+	__u64 busy_ns;
+	// And when its last bursts began; the next one takes the place of the first.
+	__u64 began_ns[PAST_BURSTS];
+	__u32 next;
+	__u32 pad;
+};
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, __u64);
-} busy SEC(".maps");
+	__type(value, struct process);
+} processes SEC(".maps");
 
 // Frames that left without a trailer, which is none: they are dropped. The loader reads it.
 __u64 dropped = 0;
@@ -199,19 +249,31 @@ static __always_inline struct node *node_of(struct task_struct *task, __u64 *coo
 	return bpf_map_lookup_elem(&nodes, cookie);
 }
 
-static __always_inline void set_busy(struct task_struct *task, __u64 now)
+static __always_inline struct process *set_busy(struct task_struct *task, __u64 now)
 {
-	__u64 *last = bpf_task_storage_get(&busy, task->group_leader, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	struct process *p = bpf_task_storage_get(&processes, task->group_leader, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 
-	if (last)
-		*last = now;
+	if (p)
+		p->busy_ns = now;
+	return p;
+}
+
+static __always_inline struct program *program_of(struct task_struct *task)
+{
+	__u64 name[2];
+	__u32 at;
+
+	bpf_core_read(name, sizeof(name), &task->group_leader->comm);
+	at = ((name[0] ^ (name[1] << 1)) * 0x9e3779b97f4a7c15ull) >> 54;
+	return bpf_map_lookup_elem(&programs, &at);
 }
 
 static __always_inline int woken(struct task_struct *task)
 {
 	struct node *node;
 	struct burst *b;
-	__u64 *last, cookie;
+	struct process *p;
+	__u64 cookie;
 
 	node = node_of(task, &cookie);
 	if (!node)
@@ -224,8 +286,8 @@ static __always_inline int woken(struct task_struct *task)
 	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, b->wakeup_ns);
 	if (b->going)
 		return 0;
-	last = bpf_task_storage_get(&busy, task->group_leader, 0, 0);
-	b->gap_ns = last && *last && *last < b->wakeup_ns ? b->wakeup_ns - *last : 0;
+	p = bpf_task_storage_get(&processes, task->group_leader, 0, 0);
+	b->gap_ns = p && p->busy_ns && p->busy_ns < b->wakeup_ns ? b->wakeup_ns - p->busy_ns : 0;
 	return 0;
 }
 
@@ -239,6 +301,52 @@ static __always_inline __u32 gap_bin(__u64 gap_ns)
 	for (int i = 0; i < GAP_BINS - 1; i++)
 		bin += (us >> (i + 1)) != 0;
 	return bin;
+}
+
+// The age of what was so long ago: AGE_ONE times the binary logarithm of its microseconds, straight between powers; at least
+// AGE_ONE.
+static __always_inline __u32 age(__u64 ns)
+{
+	__u64 us = ns / 1000 | 2;
+	__u32 bin = gap_bin(us * 1000);
+
+	return AGE_ONE * bin + (__u32)(((us << 4) >> bin) & (AGE_ONE - 1));
+}
+
+// The ages of a burst that begins now.
+static __always_inline void grow_old(struct burst *b, struct task_struct *task, struct process *p, __u64 now)
+{
+	struct program *program = program_of(task);
+	__u64 began_ns, slept_ns = now - b->gap_ns;
+	__u32 next;
+
+	b->counted_program = 0;
+	if (program && program->ran_ns && program->ran_ns < now && program->tgid != (__u32)task->tgid)
+		b->counted_program = age(now - program->ran_ns);
+	b->counted_past = 0;
+	if (!p)
+		return;
+	next = p->next++ & (PAST_BURSTS - 1);
+	began_ns = p->began_ns[next];
+	p->began_ns[next] = now;
+	if (began_ns && began_ns < slept_ns)
+		b->counted_past = age(slept_ns - began_ns);
+}
+
+static __always_inline void count_ages(struct ages *a, struct burst *b, __u64 cpu_us)
+{
+	__u64 program = b->counted_program, past = b->counted_past;
+
+	__sync_fetch_and_add(&a->count, 1);
+	__sync_fetch_and_add(&a->cpu_us, cpu_us);
+	__sync_fetch_and_add(&a->square_us2, cpu_us * cpu_us);
+	__sync_fetch_and_add(&a->program, program);
+	__sync_fetch_and_add(&a->past, past);
+	__sync_fetch_and_add(&a->program_program, program * program);
+	__sync_fetch_and_add(&a->program_past, program * past);
+	__sync_fetch_and_add(&a->past_past, past * past);
+	__sync_fetch_and_add(&a->program_cpu_us, program * cpu_us);
+	__sync_fetch_and_add(&a->past_cpu_us, past * cpu_us);
 }
 
 // What a thread waits for, told from others by the system call and by where its stack is: a place in the program. Stacks
@@ -272,6 +380,8 @@ static __always_inline void count(struct node *node, struct task_struct *task, s
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
 	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns);
 	__sync_fetch_and_add(&node->bursts[kind][bin].square_us2, (cpu_ns / 1000) * (cpu_ns / 1000));
+	if (bin >= AGED_FROM && b->counted_past)
+		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, cpu_ns / 1000);
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -293,11 +403,24 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	struct node *node = node_of(prev, &cookie), *next_node = node_of(next, &next_cookie);
 	__u32 at = bpf_get_smp_processor_id();
 	bool goes_on = preempted || prev_state == 0;
+	struct waited *waited = NULL;
+	struct process *process;
+	struct program *program;
 	struct burst *b;
 
-	passes_on(at, node ? &node->waited : NULL, next, next_cookie, next_node, now);
+	if (node) {
+		waited = &node->waited;
+		// Else the sum is taken before the check, which the verifier refuses.
+		asm volatile("" : "+r"(waited));
+	}
+	passes_on(at, waited, next, next_cookie, next_node, now);
 	if (node) {
 		set_busy(prev, now);
+		program = program_of(prev);
+		if (program) {
+			program->ran_ns = now;
+			program->tgid = (__u32)prev->tgid;
+		}
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
@@ -311,7 +434,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!next_node)
 		return 0;
 	__sync_fetch_and_add(&next_node->switches[prev->tgid == next->tgid ? 0 : node ? 1 : 2], 1);
-	set_busy(next, now);
+	process = set_busy(next, now);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
@@ -326,6 +449,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->counting = 1;
 		b->counted_from_ns = next->se.sum_exec_runtime;
 		b->counted_gap_ns = b->gap_ns;
+		grow_old(b, next, process, now);
 	}
 	return 0;
 }

@@ -20,11 +20,11 @@ use crate::cold::{DISCOUNT_MAX, WHOLE};
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
 pub const WAIT_KINDS: usize = 32;
 /// Below this bin (128 µs) the node was busy with the same work a moment ago: its bursts are parts of larger ones.
-const BIN_MIN: usize = 7;
+pub(crate) const BIN_MIN: usize = 7;
 /// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
 const BURSTS_MIN: f64 = 1.0;
 /// A curve rests on at least so many bursts, else there is none.
-const CURVE_MIN: f64 = 100.0;
+pub(crate) const CURVE_MIN: f64 = 100.0;
 /// What all nodes show may be wrong for one kind of wait by this part of a burst (a standard deviation). So it counts as much
 /// as the bursts of a kind, in a bin, whose mean is known as well: few where bursts are alike, many where they are not.
 const PRIOR_DEVIATION: f64 = 0.25;
@@ -32,7 +32,7 @@ const PRIOR_BURSTS_MIN: f64 = 0.05;
 const PRIOR_BURSTS_MAX: f64 = 30.0;
 /// Before anything of a kind of wait is seen, it grows as all nodes' do, give or take this part of their growth (a standard
 /// deviation).
-const KINSHIP_DEVIATION: f64 = 0.5;
+pub(crate) const KINSHIP_DEVIATION: f64 = 0.5;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
 /// Growth that chance alone would show counts for nothing, and what is seen is less certain by so many times as much.
@@ -322,10 +322,11 @@ fn never_falling(values: &mut [f64; GAP_BINS], weight: &[f64; GAP_BINS]) {
     }
 }
 
-/// What a burst after a real sleep in each bin costs less after a TDF-th of it, in parts of [`WHOLE`], rounded down.
+/// What a burst after a real sleep in each bin costs less after a TDF-th of it, in parts of [`WHOLE`], rounded down. `aged` is
+/// what older ages leave of it, which are a TDF-th too ([`crate::Ages::factor`]).
 ///
 /// Bins stand for their middle (1.5 x 2^bin µs); between two middles the curve is straight.
-pub fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
+pub fn discounts(curve: &[f64; GAP_BINS], aged: f64, tdf: f64) -> [u32; GAP_BINS] {
     let middle_us = |bin: usize| 1.5 * (1u64 << bin) as f64;
     let at_us = |us: f64| {
         // Below the first bin there is no evidence: its bursts would be parts of larger ones.
@@ -342,7 +343,9 @@ pub fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
     };
     core::array::from_fn(|bin| {
         let (here, there) = (curve[bin], at_us(middle_us(bin) / tdf));
-        let part = if here > 0.0 && there < here { 1.0 - there / here } else { 0.0 };
+        let warm = if here > 0.0 && there < here { there / here } else { 1.0 };
+        // What is busy with the same work has no age.
+        let part = 1.0 - warm * if bin < BIN_MIN { 1.0 } else { aged };
         ((part * WHOLE as f64) as u32).min(DISCOUNT_MAX as u32)
     })
 }
@@ -351,6 +354,10 @@ pub fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
 mod tests {
     use super::*;
     use crate::gap_bin;
+
+    fn discounts(curve: &[f64; GAP_BINS], tdf: f64) -> [u32; GAP_BINS] {
+        super::discounts(curve, 1.0, tdf)
+    }
 
     /// Bursts of two kinds, of 100 and 300 µs give or take a half, that cost more after longer sleeps; the kinds sleep
     /// differently.

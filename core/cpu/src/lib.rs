@@ -10,6 +10,8 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+#[cfg(feature = "alloc")]
+mod ages;
 mod cold;
 mod egress;
 #[cfg(feature = "alloc")]
@@ -17,6 +19,8 @@ mod learn;
 mod receive;
 mod speed;
 
+#[cfg(feature = "alloc")]
+pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diecast_core_abi::GAP_BINS;
-use diecast_core_cpu::{Bursts, WAIT_KINDS};
+use diecast_core_cpu::{AGE_CELLS, AGE_SUMS, Ages, Bursts, WAIT_KINDS};
 use diecast_host_net::{HostNetError, LARGE_KEY_BYTES, TRAILER_BYTES, kernel_hz, netns_cookie};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput, TC_EGRESS, TcHookBuilder};
 
@@ -24,16 +24,18 @@ const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
-/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, switches, then what threads waited
-/// for.
+/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, sums over their ages, switches, then
+/// what threads waited for.
 const BURST_WORDS: usize = 3 * WAIT_KINDS * GAP_BINS;
+const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const SWITCH_WORDS: usize = 3;
-const NODE_WORDS: usize = BURST_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
+const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
 
 /// What the programs counted of a node's threads since it was added.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     pub bursts: Bursts,
+    pub ages: Ages,
     /// Switches to its threads: from another of the same process; from another of a node; from anything else.
     pub switches: [u64; SWITCH_WORDS],
 }
@@ -126,7 +128,7 @@ impl Egress {
     pub fn add_node(&self, netns: BorrowedFd<'_>) -> Result<u64, EgressError> {
         let cookie = netns_cookie(netns)?;
         self.nodes
-            .update(&cookie.to_ne_bytes(), &[0; 8 * NODE_WORDS], MapFlags::ANY)
+            .update(&cookie.to_ne_bytes(), &vec![0; 8 * NODE_WORDS], MapFlags::ANY)
             .map_err(|error| EgressError::Bpf { action: "configure", error })?;
         Ok(cookie)
     }
@@ -134,7 +136,7 @@ impl Egress {
     /// The bursts and switches of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
     pub fn counted(&self, cookie: u64) -> Result<Counted, EgressError> {
         let words = self.words(cookie)?;
-        let switches = std::array::from_fn(|at| words.get(BURST_WORDS + at).copied().unwrap_or(0));
+        let switches = std::array::from_fn(|at| words.get(BURST_WORDS + AGE_WORDS + at).copied().unwrap_or(0));
         let mut words = words.iter().map(|w| *w as f64);
         let mut bursts = Bursts::default();
         let Bursts { count, cpu_ns, square_us2 } = &mut bursts;
@@ -144,7 +146,11 @@ impl Egress {
                 *cell = words.next().unwrap_or(0.0);
             }
         }
-        Ok(Counted { bursts, switches })
+        let mut ages = Ages::default();
+        for cell in &mut ages.0 {
+            cell.iter_mut().for_each(|sum| *sum = words.next().unwrap_or(0.0));
+        }
+        Ok(Counted { bursts, ages, switches })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is
@@ -162,7 +168,7 @@ impl Egress {
 
     /// What a node's threads waited for since the node was added; `cookie` is what `add_node` gave.
     pub fn waits(&self, cookie: u64) -> Result<Waits, EgressError> {
-        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS + SWITCH_WORDS)))
+        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS + AGE_WORDS + SWITCH_WORDS)))
     }
 
     /// What the programs keep of a node.

@@ -10,7 +10,7 @@ use diecast_core_abi::METER_SLEEP;
 use diecast_core_cpu::Sent;
 use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
-use diecast_host_egress::Egress;
+use diecast_host_egress::{Counted, Egress};
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, SharedFrame, TRAILER_BYTES, create_netns,
     in_netns, monotonic_now, prepare_node_with,
@@ -264,7 +264,7 @@ fn trailers() {
     .unwrap();
     // Its start is over.
     std::thread::sleep(Duration::from_millis(500));
-    let before = egress.counted(cookie).unwrap().bursts;
+    let Counted { bursts: before, ages: before_ages, .. } = egress.counted(cookie).unwrap();
     // Odd and even lengths: the trailer begins at either parity.
     let payloads = [&b"even"[..], &b"odd"[..], &[7; 999][..]];
     let mut exact = 0;
@@ -324,6 +324,13 @@ fn trailers() {
     };
     let (n, cpu_ns) = long();
     assert!((9.0..=45.0).contains(&n) && cpu_ns >= 8.5e6, "{n} bursts of {cpu_ns} ns");
+    // The eighth last burst began before another sleep of 20 ms than the one before the burst. Only this process has its name.
+    let ages = egress.counted(cookie).unwrap().ages.since(&before_ages);
+    let (own, others) = ages.0.split_at(diecast_core_cpu::AGE_CELLS / 2);
+    let sum = |cells: &[[f64; diecast_core_cpu::AGE_SUMS]], at: usize| cells.iter().map(|c| c[at]).sum::<f64>();
+    let past = sum(own, 4) / sum(own, 0) / 16.0;
+    assert!(sum(own, 0) >= 6.0 && sum(others, 0) == 0.0, "{} and {} bursts", sum(own, 0), sum(others, 0));
+    assert!((14.2..18.5).contains(&past), "the past is 2^{past} us old");
     // The meter's sleep is in the middle of a burst, however long.
     in_netns(ns.as_fd(), || {
         poll_ms(1);

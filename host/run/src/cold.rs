@@ -1,12 +1,12 @@
-//! Learns, while a lab runs, how the work of each node grows with the sleep before it and from where the cores come to its
-//! threads, and tells the node's meters.
+//! Learns, while a lab runs, how the work of each node grows with the sleep before it and with older ages, and from where the
+//! cores come to its threads, and tells the node's meters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
-use diecast_core_cpu::{Bursts, curve_of_all, discounts, mean_switch_ns};
+use diecast_core_cpu::{Ages, Bursts, Growth, curve_of_all, discounts, growth_of_all, mean_switch_ns};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
@@ -22,6 +22,9 @@ const EVERY: Duration = Duration::from_millis(500);
 /// forget what it knows, since then it is charged still more.
 const KEEP: f64 = 0.98;
 const ENOUGH: f64 = 8.0;
+/// The same of their ages, half after about 35 s: once the load is steady they differ less, so what was seen while it rose
+/// says most.
+const KEEP_AGES: f64 = 0.99;
 /// A node that was charged more of what its machine can do since the last reading teaches nothing: what it does is queued,
 /// it seldom waits, and its bursts run on through sleeps of the meter, whose cold they are not counted for. Its growth
 /// would seem to shrink, it would be charged still more, and stay overloaded.
@@ -36,6 +39,7 @@ struct Learner {
     cookie: u64,
     read: Counted,
     known: Bursts,
+    ages: Ages,
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
     read_at: RealNs,
@@ -66,14 +70,17 @@ impl Learner {
         }
         if self.busy(tdf) <= BUSY_MAX {
             let new = new.without(mean_switch_ns(self.frame.page()));
-            self.known.age_and_add(KEEP.powf((new.telling() / ENOUGH).min(1.0)), &new);
+            let part = (new.telling() / ENOUGH).min(1.0);
+            self.known.age_and_add(KEEP.powf(part), &new);
+            self.ages.age_and_add(KEEP_AGES.powf(part), &now.ages.since(&self.read.ages));
         }
         self.read = now;
     }
 
-    fn tell(&self, of_all: &[f64; GAP_BINS], tdf: f64) {
+    fn tell(&self, of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
         let page = self.frame.page();
-        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(of_all), tdf)) {
+        let aged = self.ages.factor(&self.ages.growth(growth), tdf);
+        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(of_all), aged, tdf)) {
             cell.store(discount, Relaxed);
         }
     }
@@ -91,6 +98,7 @@ pub(crate) fn start_learning(
             cookie,
             read: Counted::default(),
             known: Bursts::default(),
+            ages: Ages::default(),
             charged_ns: 0,
             read_at: RealNs(0),
         };
@@ -100,8 +108,9 @@ pub(crate) fn start_learning(
                 l.look(&egress, live.world.tdf().as_f64());
             }
             let of_all = curve_of_all(learners.iter().map(|l| &l.known));
+            let growth = growth_of_all(learners.iter().map(|l| &l.ages));
             for l in &learners {
-                l.tell(&of_all, live.world.tdf().as_f64());
+                l.tell(&of_all, &growth, live.world.tdf().as_f64());
             }
             std::thread::park_timeout(EVERY);
         }
