@@ -161,6 +161,10 @@ const NETWORK: &str = "
 others: gratuitous ARP and all answers, neighbour advertisements, IGMP, MLD and router discovery. So an address that moves \
 between nodes or is added to one (VRRP, keepalived) is found by nobody; a virtual MAC is no source that passes. Multicast \
 reaches every node of the segment.
+- Linux takes a connection for one of questions and answers when an answer follows within 40 ms of real time, whatever the \
+TDF, and only then leaves acknowledgements to the answers. At TDF 10 that is 4 ms: where answers take longer an empty segment \
+precedes each, sent as soon as the data is read. In the web tier nodes send 1.4 to 1.6 times as many packets as in a baseline. \
+Their bytes are few; receiving them is charged.
 - TCP of nodes asks for ECN where a link of the catalog, or a fault, has `ecn: true`. One that `diecast link set` brings \
 to other labs marks only what asks by itself.
 ";

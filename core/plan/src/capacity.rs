@@ -17,8 +17,9 @@ const PERIOD_US: u64 = 100_000;
 const QUOTA_US_MIN: u64 = 1_000;
 /// Longest period that the kernel accepts (max_cfs_quota_period).
 const PERIOD_US_MAX: u64 = 1_000_000;
-/// The ceiling in shares: catch-up is bounded to twice the share, so a healthy node stays below it.
-const CEILING_SHARES: u128 = 2;
+/// The ceiling in shares. Catch-up is bounded to twice the share, and half of what a node uses may be cold caches and the
+/// meter, which it is not charged; so a healthy node stays below it.
+const CEILING_SHARES: u128 = 4;
 
 /// The mode's factors, checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -84,18 +84,18 @@ fn diecast_gives_each_core_speed_over_tdf() {
 }
 
 #[test]
-fn the_ceiling_is_twice_the_share_and_what_the_kernel_takes() {
+fn the_ceiling_is_four_times_the_share_and_what_the_kernel_takes() {
     for tdf in ["1", "10", "7/3", "100", "1000"] {
         let p = make(Mode::Diecast, Some(tdf), None);
         for n in &p.nodes {
             let q = n.quota.unwrap();
             let ceiling = Ratio::new(u128::from(q.quota_us), u128::from(q.period_us));
             assert_eq!(q.purpose, QuotaPurpose::Ceiling);
-            assert!(ceiling >= n.share.times(2 * u128::from(n.cores)) && q.quota_us >= 1000, "{tdf} {q:?}");
+            assert!(ceiling >= n.share.times(4 * u128::from(n.cores)) && q.quota_us >= 1000, "{tdf} {q:?}");
         }
     }
     let app = make(Mode::Diecast, None, Some("10")).node("app-1").unwrap().quota.unwrap();
-    assert_eq!((app.quota_us, app.period_us, app.cpu_max().as_str()), (3000, 100_000, "3000 100000"));
+    assert_eq!((app.quota_us, app.period_us, app.cpu_max().as_str()), (6000, 100_000, "6000 100000"));
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn a_plan_is_data() {
     assert_eq!(json["tdf"], "3/2");
     assert_eq!(json["scale"], "3/2");
     assert_eq!(json["nodes"][3]["share"], serde_json::json!({"num": 1, "den": 10}));
-    assert_eq!(json["nodes"][3]["quota"]["quota_us"], 20_000);
+    assert_eq!(json["nodes"][3]["quota"]["quota_us"], 40_000);
     assert_eq!(json["expected_real_ns"], 37_500_000_000u64);
     assert_eq!(json["metrics"][1]["source"]["samples"], "latency_ns.bin");
     assert_eq!(json["net"]["nodes"].as_array().unwrap().len(), 8);
