@@ -44,6 +44,8 @@
 #define AGED_BINS (GAP_BINS - AGED_FROM)
 #define AGE_ONE 16
 #define PAST_BURSTS 8
+// A process's first bursts are start-up: they touch what no later one does, and are cold for that.
+#define STARTUP_BURSTS 300
 // Programs are told apart by a hash of their names.
 #define PROGRAMS 1024
 #define NR_FUTEX 202
@@ -329,7 +331,7 @@ static __always_inline void grow_old(struct burst *b, struct task_struct *task, 
 	next = p->next++ & (PAST_BURSTS - 1);
 	began_ns = p->began_ns[next];
 	p->began_ns[next] = now;
-	if (began_ns && began_ns < slept_ns)
+	if (p->next > STARTUP_BURSTS && began_ns && began_ns < slept_ns)
 		b->counted_past = age(slept_ns - began_ns);
 }
 

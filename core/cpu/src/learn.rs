@@ -24,7 +24,7 @@ pub(crate) const BIN_MIN: usize = 7;
 /// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
 const BURSTS_MIN: f64 = 1.0;
 /// A curve rests on at least so many bursts, else there is none.
-pub(crate) const CURVE_MIN: f64 = 100.0;
+const CURVE_MIN: f64 = 100.0;
 /// What all nodes show may be wrong for one kind of wait by this part of a burst (a standard deviation). So it counts as much
 /// as the bursts of a kind, in a bin, whose mean is known as well: few where bursts are alike, many where they are not.
 const PRIOR_DEVIATION: f64 = 0.25;
@@ -33,6 +33,9 @@ const PRIOR_BURSTS_MAX: f64 = 30.0;
 /// Before anything of a kind of wait is seen, it grows as all nodes' do, give or take this part of their growth (a standard
 /// deviation).
 pub(crate) const KINSHIP_DEVIATION: f64 = 0.5;
+/// What is older than the sleep costs at most this part of what the sleep itself does: a node that hardly grows with it, as one
+/// of pure arithmetic, has nothing else that could be cold.
+const AGED_MAX: f64 = 0.5;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
 /// Growth that chance alone would show counts for nothing, and what is seen is less certain by so many times as much.
@@ -344,8 +347,8 @@ pub fn discounts(curve: &[f64; GAP_BINS], aged: f64, tdf: f64) -> [u32; GAP_BINS
     core::array::from_fn(|bin| {
         let (here, there) = (curve[bin], at_us(middle_us(bin) / tdf));
         let warm = if here > 0.0 && there < here { there / here } else { 1.0 };
-        // What is busy with the same work has no age.
-        let part = 1.0 - warm * if bin < BIN_MIN { 1.0 } else { aged };
+        let older = (1.0 - aged).min(AGED_MAX * (1.0 - warm));
+        let part = 1.0 - warm * (1.0 - older);
         ((part * WHOLE as f64) as u32).min(DISCOUNT_MAX as u32)
     })
 }
@@ -371,6 +374,17 @@ mod tests {
             }
         }
         b
+    }
+
+    #[test]
+    fn older_ages_take_off_half_of_what_the_sleep_does_at_most() {
+        let curve = core::array::from_fn(|bin| if bin < 12 { 0.6 } else { 1.0 });
+        let of = |aged: f64| super::discounts(&curve, aged, 16.0)[14] as f64 / WHOLE as f64;
+        assert!((of(1.0) - 0.4).abs() < 1e-3, "{}", of(1.0));
+        assert!((of(0.9) - (1.0 - 0.6 * 0.9)).abs() < 1e-3, "{}", of(0.9));
+        assert!((of(0.5) - (1.0 - 0.6 * 0.8)).abs() < 1e-3, "{}", of(0.5));
+        assert_eq!(super::discounts(&FLAT, 0.5, 16.0), [0; GAP_BINS], "without growth there is nothing to be cold");
+        assert_eq!(super::discounts(&curve, 0.5, 1.0), [0; GAP_BINS]);
     }
 
     #[test]
