@@ -264,6 +264,8 @@ fn trailers() {
     .unwrap();
     // Its start is over.
     std::thread::sleep(Duration::from_millis(500));
+    // Start-up, of which no ages are counted.
+    in_netns(ns.as_fd(), || (0..320).for_each(|_| std::thread::sleep(Duration::from_micros(200)))).unwrap();
     let Counted { bursts: before, ages: before_ages, .. } = egress.counted(cookie).unwrap();
     // Odd and even lengths: the trailer begins at either parity.
     let payloads = [&b"even"[..], &b"odd"[..], &[7; 999][..]];
