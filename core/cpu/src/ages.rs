@@ -70,9 +70,8 @@ impl Ages {
 
     /// How this node's bursts grow with their ages. Before anything is seen of it, as all nodes' do, give or take half.
     pub fn growth(&self, of_all: &Growth) -> Growth {
-        let own = Squares::of([self].into_iter());
-        let mut sums = own.clone();
-        let variance = own.variance();
+        let mut sums = Squares::of([self].into_iter());
+        let variance = sums.variance();
         for (age, all) in of_all.iter().enumerate().filter(|(_, all)| **all > 0.0) {
             // Bayes' rule for normal distributions, in units of the bursts' variance.
             let deviation = KINSHIP_DEVIATION * all;
@@ -84,10 +83,10 @@ impl Ages {
         core::array::from_fn(|age| found[age].min(2.0 * of_all[age]))
     }
 
-    /// What the node's bursts would cost with ages of a TDF-th, as a part of what they do: at most 1.
-    pub fn factor(&self, growth: &Growth, tdf: f64) -> f64 {
+    /// What the node's bursts would cost with ages of a TDF-th, as a part of what they do: at most 1. `doublings` is the TDF's
+    /// binary logarithm.
+    pub fn factor(&self, growth: &Growth, doublings: f64) -> f64 {
         let all_us: f64 = self.0.iter().map(|c| c[CPU_US]).sum();
-        let doublings = log2(tdf);
         if all_us <= 0.0 || doublings <= 0.0 {
             return 1.0;
         }
@@ -106,25 +105,8 @@ impl Ages {
     }
 }
 
-/// The binary logarithm, by halving: good to a millionth.
-fn log2(x: f64) -> f64 {
-    let (mut whole, mut rest) = (0.0, x.clamp(1.0, 1e18));
-    while rest >= 2.0 {
-        (whole, rest) = (whole + 1.0, rest / 2.0);
-    }
-    let mut part = 0.5;
-    while part > 1e-6 {
-        rest *= rest;
-        if rest >= 2.0 {
-            (whole, rest) = (whole + part, rest / 2.0);
-        }
-        part /= 2.0;
-    }
-    whole
-}
-
 /// Sums of squares and products of what differs from the mean of its cell; CPU time as a part of the cell's mean.
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Squares {
     ages: [[f64; 2]; 2],
     with_cpu: [f64; 2],
@@ -194,6 +176,8 @@ pub fn growth_of_all<'a>(nodes: impl Iterator<Item = &'a Ages>) -> Growth {
 
 #[cfg(test)]
 mod tests {
+    use core::f64::consts::LOG2_10;
+
     use super::*;
 
     /// Bursts of two kinds by how they grow for each doubling, with a deviation of a third; ages are as they come.
@@ -231,11 +215,11 @@ mod tests {
         for (found, expected) in found.into_iter().zip([0.02 / 1.1, 0.04 / 1.1]) {
             assert!((found - expected).abs() < 0.006, "{found} instead of {expected}");
         }
-        let factor = all.factor(&found, 10.0);
+        let factor = all.factor(&found, LOG2_10);
         let past = 0.04 / 1.1 * 3.32;
         assert!((factor - (1.0 - past - 0.7 * 0.02 / 1.1 * 3.32)).abs() < 0.03, "{factor}");
-        assert_eq!(all.factor(&found, 1.0), 1.0);
-        assert_eq!(all.factor(&found, 0.5), 1.0);
+        assert_eq!(all.factor(&found, 0.0), 1.0);
+        assert_eq!(all.factor(&found, -1.0), 1.0);
     }
 
     #[test]
@@ -243,13 +227,13 @@ mod tests {
         for seed in 0..20 {
             let few = bursts(6_000, [0.0, 0.0], seed);
             let found = growth_of_all([&few].into_iter());
-            let factor = few.factor(&few.growth(&found), 10.0);
+            let factor = few.factor(&few.growth(&found), LOG2_10);
             assert!(factor > 0.8, "{seed}: {found:?} {factor}");
         }
         let mean = |n| {
             (0..20)
                 .map(|s| bursts(n, [0.0; 2], s))
-                .map(|b| b.factor(&growth_of_all([&b].into_iter()), 10.0))
+                .map(|b| b.factor(&growth_of_all([&b].into_iter()), LOG2_10))
                 .sum::<f64>()
                 / 20.0
         };
@@ -261,7 +245,7 @@ mod tests {
     fn a_node_that_does_not_grow_is_not_taken_for_one_that_does() {
         let (grows, flat) = (bursts(30_000, [0.05, 0.08], 1), bursts(30_000, [0.0, 0.0], 2));
         let of_all = growth_of_all([&grows, &flat].into_iter());
-        let (cold, warm) = (grows.factor(&grows.growth(&of_all), 10.0), flat.factor(&flat.growth(&of_all), 10.0));
+        let (cold, warm) = (grows.factor(&grows.growth(&of_all), LOG2_10), flat.factor(&flat.growth(&of_all), LOG2_10));
         assert!(cold < 0.8 && warm > 0.95, "{cold} {warm}");
         // A newcomer is like the others.
         let new = bursts(10, [0.05, 0.08], 3);
@@ -276,19 +260,10 @@ mod tests {
         let (p, q) = (10.0 * 16.0, 14.0 * 16.0);
         ages.0[AGE_CELLS / 2 + 8] =
             [100.0, 1e4, 1e6, 100.0 * p, 100.0 * q, 100.0 * p * p, 100.0 * p * q, 100.0 * q * q, 1e4 * p, 1e4 * q];
-        assert!((ages.factor(&[0.1, 0.05], 100.0) - 0.85).abs() < 1e-6);
+        assert!((ages.factor(&[0.1, 0.05], 100f64.log2()) - 0.85).abs() < 1e-6);
         // Where no other process of the program runs only the past counts.
         ages.0.swap(8, AGE_CELLS / 2 + 8);
-        assert!((ages.factor(&[0.1, 0.05], 100.0) - 0.95).abs() < 1e-6);
-        assert!(ages.factor(&[1.0, 1.0], 1e9) >= 1.0 - PART_MAX);
-    }
-
-    #[test]
-    fn logarithms_are_right() {
-        for (x, expected) in
-            [(0.5, 0.0), (1.0, 0.0), (10.0, core::f64::consts::LOG2_10), (1.5, 0.584_962_5), (1024.0, 10.0)]
-        {
-            assert!((log2(x) - expected).abs() < 2e-6, "{x}: {}", log2(x));
-        }
+        assert!((ages.factor(&[0.1, 0.05], 100f64.log2()) - 0.95).abs() < 1e-6);
+        assert!(ages.factor(&[1.0, 1.0], 1e9f64.log2()) >= 1.0 - PART_MAX);
     }
 }

@@ -79,7 +79,7 @@ impl Learner {
 
     fn tell(&self, of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
         let page = self.frame.page();
-        let aged = self.ages.factor(&self.ages.growth(growth), tdf);
+        let aged = self.ages.factor(&self.ages.growth(growth), tdf.log2());
         for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(of_all), aged, tdf)) {
             cell.store(discount, Relaxed);
         }
