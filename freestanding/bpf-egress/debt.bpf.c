@@ -36,6 +36,8 @@
 // Frames with several segments that a lab's nodes have sent and the emulator has not read yet: far fewer than this.
 #define LARGE_MAX 16384
 #define MAGIC 0xd1ecde87u
+// In the thread id of a trailer; host/net/src/egress.rs has the same.
+#define IN_SETSOCKOPT 0x80000000u
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
 #define WAIT_KINDS 32
@@ -49,6 +51,7 @@
 // Programs are told apart by a hash of their names.
 #define PROGRAMS 1024
 #define NR_FUTEX 202
+#define NR_SETSOCKOPT 54
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
 #define COLD_MAX_NS 1000000ull
@@ -478,7 +481,8 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {
 	__u32 magic;
-	// Thread id in its own pid namespace; 0: no thread of the node sent this.
+	// Thread id in its own pid namespace; 0: no thread of the node sent this. IN_SETSOCKOPT: it does so in a call of
+	// setsockopt, which asks for an acknowledgement (TCP_QUICKACK).
 	__u32 tid;
 	// CLOCK_MONOTONIC now, ns, whoever sends.
 	__u64 now_ns;
@@ -545,6 +549,8 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 		cpu += since < NS_PER_S / hz ? since : NS_PER_S / hz;
 	pid = task->thread_pid;
 	t->tid = innermost(pid);
+	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
+		t->tid |= IN_SETSOCKOPT;
 	t->cpu_ns = cpu;
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;

@@ -1,6 +1,7 @@
 //! Whole labs from outside: a small service in every mode, bad input, a killed run, what a verdict must see. Needs root;
 //! skips with a reason.
 
+mod acks;
 mod alarm;
 mod bench;
 mod clocks;

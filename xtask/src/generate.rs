@@ -161,10 +161,13 @@ const NETWORK: &str = "
 others: gratuitous ARP and all answers, neighbour advertisements, IGMP, MLD and router discovery. So an address that moves \
 between nodes or is added to one (VRRP, keepalived) is found by nobody; a virtual MAC is no source that passes. Multicast \
 reaches every node of the segment.
-- Linux takes a connection for one of questions and answers when an answer follows within 40 ms of real time, whatever the \
-TDF, and only then leaves acknowledgements to the answers. At TDF 10 that is 4 ms: where answers take longer an empty segment \
-precedes each, sent as soon as the data is read. In the web tier nodes send 1.4 to 1.6 times as many packets as in a baseline. \
-Their bytes are few; receiving them is charged.
+- Linux leaves an acknowledgement to an answer for 40 ms of real time, whatever the TDF. The emulator keeps Linux's rules \
+for this once more, in virtual time, and has empty segments wait at the NIC (ARCHITECTURE, \"One acknowledgement\"): captures \
+inside the sender show them earlier, or where none leaves, and its kernel has sent each. It waits 40 ms also where Linux \
+would adapt to longer round trips, and knows neither fragments nor IPv6 extension headers. Where a program has not read \
+data within 40 ms of real time, the acknowledgement that leaves then waits only if the connection answers. \
+A program that asks for acknowledgements (TCP_QUICKACK) gets them where packets tell their senders (`diecast doctor`). At \
+a TDF below 1 they are late.
 - TCP of nodes asks for ECN where a link of the catalog, or a fault, has `ecn: true`. One that `diecast link set` brings \
 to other labs marks only what asks by itself.
 ";

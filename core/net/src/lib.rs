@@ -21,6 +21,7 @@ mod agenda;
 mod build;
 mod change;
 mod convoy;
+mod delayed;
 mod large;
 mod link;
 mod mark;
@@ -39,6 +40,7 @@ mod train;
 
 pub use build::NetBuilder;
 pub use change::Change;
+pub use delayed::{DelayedAcks, Departure};
 pub use large::LARGE_BYTES;
 pub use link::{
     Codel, Discipline, Distribution, FQ_FLOWS_MAX, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Framing, GilbertElliott, Jitter,

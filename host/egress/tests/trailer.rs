@@ -177,6 +177,7 @@ fn transfer_with_offload() {
         clock: Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), Tdf::ONE))),
         ledger: Some(ledger.clone()),
         receivers: None,
+        delays_acks: false,
         priority: Some(50),
         cpu: None,
         threads: 1,

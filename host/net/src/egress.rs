@@ -10,6 +10,8 @@ use diecast_core_vtime::{RealNs, VirtNs};
 /// Length of the trailer. Its 16-bit words sum to 0xffff, so that it changes no checksum.
 pub const TRAILER_BYTES: usize = 56;
 const MAGIC: u32 = 0xd1ec_de87;
+/// In the thread id: it sends this frame in a call of setsockopt.
+const IN_SETSOCKOPT: u32 = 1 << 31;
 /// A frame with several segments is known by both MACs, ports and sequence number (or length and checksum of UDP).
 pub const LARGE_KEY_BYTES: usize = 20;
 const MAC_BYTES: usize = 12;
@@ -44,6 +46,8 @@ pub(crate) struct Trailer {
     pub at: RealNs,
     /// The thread that sent it; none for an answer of the kernel's, or a retransmission.
     pub sent: Option<Sent>,
+    /// Sent in a call of setsockopt: an acknowledgement that its program asked for (TCP_QUICKACK).
+    pub asked: bool,
 }
 
 /// What a trailer says, `None` if it is none.
@@ -54,7 +58,7 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         return None;
     }
     let sent = Sent {
-        tid: u32_at(4),
+        tid: u32_at(4) & !IN_SETSOCKOPT,
         at: RealNs(u64_at(8)),
         cpu_ns: u64_at(16),
         burst_cpu_ns: u64_at(24),
@@ -63,7 +67,8 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         gap_ns: u64::from(u32_at(48)) * 1_000,
         switches: u16::from_ne_bytes([t[52], t[53]]),
     };
-    Some(Trailer { at: sent.at, sent: (sent.tid != 0).then_some(sent) })
+    let asked = u32_at(4) & IN_SETSOCKOPT != 0;
+    Some(Trailer { at: sent.at, sent: (sent.tid != 0).then_some(sent), asked })
 }
 
 /// What a frame with several segments is known by, whose header of TCP or UDP begins there.
@@ -96,10 +101,13 @@ mod tests {
             gap_ns: 6_000,
             switches: 0,
         };
-        assert_eq!(find_trailer(&frame), Some((7, Trailer { at: RealNs(1), sent: Some(sent) })));
+        let trailer = |sent, asked| Some((7, Trailer { at: RealNs(1), sent, asked }));
+        assert_eq!(find_trailer(&frame), trailer(Some(sent), false));
         assert_eq!(find_trailer(b"payload"), None, "shorter than a trailer");
+        frame[14] = 0x80;
+        assert_eq!(find_trailer(&frame), trailer(Some(sent), true));
         frame[11..15].fill(0);
-        assert_eq!(find_trailer(&frame), Some((7, Trailer { at: RealNs(1), sent: None })), "no thread");
+        assert_eq!(find_trailer(&frame), trailer(None, false), "no thread");
         frame[7] ^= 1;
         assert_eq!(find_trailer(&frame), None, "not the magic number");
     }
@@ -132,7 +140,8 @@ mod tests {
             let trailer = find_trailer(&frame);
             assert_eq!(trailer.map(|(at, _)| at), begins.filter(|_| is_one), "{frame:?}");
             if let Some((at, trailer)) = trailer {
-                assert_eq!(trailer.sent.is_none(), frame[at + 4..at + 8] == [0; 4], "{frame:?}");
+                let tid = u32::from_ne_bytes(std::array::from_fn(|i| frame[at + 4 + i]));
+                assert_eq!((trailer.sent.is_none(), trailer.asked), (tid << 1 == 0, tid >> 31 == 1), "{frame:?}");
                 found += 1;
             }
             let transport = below(200) as usize;

@@ -5,6 +5,8 @@
 //! everything later happens in virtual time, so a late turn delays deliveries (which is lateness, measured) but never
 //! shifts the schedule.
 
+mod acks;
+
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -13,8 +15,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use diecast_core_net::{
-    BUFFER_ROOM_BYTES, Change, Delivery, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec, Network, NodeIx,
-    OFFLOAD_HEADER_BYTES, Recorded, Run, Segments,
+    BUFFER_ROOM_BYTES, Change, DelayedAcks, Delivery, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec,
+    Network, NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Run, Segments,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use rustix::buffer::spare_capacity;
@@ -87,6 +89,8 @@ pub struct EmulatorConfig {
     pub ledger: Option<Arc<dyn EgressLedger>>,
     /// Charges receivers for what the kernel does for them in the emulator's thread.
     pub receivers: Option<Arc<dyn ReceiveLedger>>,
+    /// TCP of nodes counts its 40 ms before an acknowledgement in real time, which is not theirs.
+    pub delays_acks: bool,
     /// SCHED_FIFO priority, 1 to 99; `None` stays at normal priority.
     pub priority: Option<u8>,
     /// The core to stay on.
@@ -159,6 +163,7 @@ impl Emulator {
             wake: wake.clone(),
             inbox,
             captures: Taps::default(),
+            acks: config.delays_acks.then(DelayedAcks::default),
             record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             keeper: Keeper::new(None),
@@ -334,6 +339,7 @@ struct Runner {
     wake: Arc<OwnedFd>,
     inbox: Receiver<Command>,
     captures: Taps,
+    acks: Option<DelayedAcks>,
     record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
     keeper: Keeper,
@@ -458,7 +464,8 @@ impl Runner {
 
     /// Until when to wait: the next deadline, and while there is traffic at most the next look.
     fn until(&mut self, now: RealNs) -> Until {
-        let due = self.net.next_due().map_or(RealNs::NEVER, |due| self.clock.r_of(due));
+        let due = self.net.next_due().into_iter().chain(self.acks.as_ref().and_then(DelayedAcks::next_due)).min();
+        let due = due.map_or(RealNs::NEVER, |due| self.clock.r_of(due));
         let look_ns = match self.idle_looks {
             ..IDLE_LOOKS => LOOK_EVERY_NS,
             IDLE_LOOKS..IDLE_LOOKS_MAX => SELDOM_NS,
@@ -485,6 +492,7 @@ impl Runner {
             writers.given_back().for_each(|frame| self.net.recycle(frame));
         }
         let patience = if self.merges { self.clock.v_of(now.plus(RealSpan(MERGE_NS))).since(v) } else { VirtSpan(0) };
+        self.send_due_acks(v);
         for i in 0..DELIVER_BATCH {
             self.backlog = i > 0;
             let due = self.pop_due(v, patience).or_else(|| {
@@ -516,6 +524,9 @@ impl Runner {
         if !self.captures.is_empty() {
             self.captures.at_nic(node, delivery.due, Direction::Received, &delivery.frame);
         }
+        if let Some(acks) = &mut self.acks {
+            acks.delivered(delivery.due, delivery.to, &delivery.frame);
+        }
         if let Some(writers) = self.writers_of(node) {
             let (due, bytes) = (delivery.due, delivery.frame);
             writers.leave(Parcel { nic: node, due, frames: 1, merged: false, bytes });
@@ -531,6 +542,10 @@ impl Runner {
         let (node, due, frames) = (run.to.at(), run.due, run.count() as u64);
         let mut head = std::mem::take(&mut self.head);
         let rest = self.net.merged(&run, &mut head);
+        if let Some(acks) = &mut self.acks {
+            let headers = if head.is_empty() { rest } else { &head };
+            acks.delivered(due, run.to, headers.get(OFFLOAD_HEADER_BYTES..).unwrap_or(&[]));
+        }
         let ended = if let Some(writers) = self.writers_of(node) {
             writers.leave(Parcel { nic: node, due, frames, merged: true, bytes: [&head, rest].concat() });
             monotonic_now()
@@ -575,7 +590,7 @@ impl Runner {
                     found = trailer.map(|(_, trailer)| trailer);
                 }
                 let (v, debt) = self.enters(node, found, now);
-                self.ingress(node, frame, v, debt);
+                self.leave(node, frame, v, debt, found);
                 Some(1)
             }
             Err(e) => {
@@ -622,26 +637,34 @@ impl Runner {
         }
         let (v, debt) = self.enters(node, trailer, now);
         if at.is_none() || !self.captures.is_empty() {
-            let count = self.cut(node, segments, v, debt);
+            let count = self.cut(node, segments, v, debt, trailer);
             self.net.recycle_large(read);
             return count;
         }
+        self.pass_acks(node, frame, v, debt);
         self.net.ingress_large(v, from, read, debt).unwrap_or_else(|read| {
             let (header, frame) = read.split_first_chunk().expect("it was seen above");
-            let count = Segments::new(header, frame).map_or(0, |segments| self.cut(node, segments, v, debt));
+            let count = Segments::new(header, frame).map_or(0, |segments| self.cut(node, segments, v, debt, trailer));
             self.net.recycle_large(read);
             count
         })
     }
 
-    fn cut(&mut self, node: usize, mut segments: Segments<'_>, v: VirtNs, debt: VirtSpan) -> usize {
+    fn cut(
+        &mut self,
+        node: usize,
+        mut segments: Segments<'_>,
+        v: VirtNs,
+        debt: VirtSpan,
+        trailer: Option<Trailer>,
+    ) -> usize {
         loop {
             let mut buffer = self.net.buffer();
             if !segments.next_into(&mut buffer, self.frame_room) {
                 self.net.recycle(buffer);
                 return segments.count();
             }
-            self.ingress(node, buffer, v, debt);
+            self.leave(node, buffer, v, debt, trailer);
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use diecast_core_cpu::Sent;
-use diecast_core_experiment::Protocol;
+use diecast_core_experiment::{Mode, Protocol};
 use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
 use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
@@ -500,6 +500,7 @@ fn set_up(
         clock: map.clone(),
         ledger: stamps.is_some().then(|| ledgers.clone() as Arc<dyn EgressLedger>),
         receivers: Some(ledgers),
+        delays_acks: plan.mode == Mode::Diecast,
         priority: Some(EMULATOR_PRIORITY),
         cpu: emulator_cpu(plan),
         threads: o.emulator_threads,

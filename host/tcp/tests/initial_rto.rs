@@ -77,6 +77,7 @@ impl Net {
             clock,
             ledger: None,
             receivers: None,
+            delays_acks: false,
             priority: None,
             cpu: None,
             threads: 1,

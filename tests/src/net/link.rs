@@ -137,6 +137,7 @@ impl Nodes {
             clock: Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), self.tdf))),
             ledger: None,
             receivers: None,
+            delays_acks: false,
             priority: Some(PRIORITY),
             cpu: Some(emulator_cpu()),
             threads: 1,

@@ -117,6 +117,7 @@ impl Lab {
             clock: frame.clone(),
             ledger: None,
             receivers: None,
+            delays_acks: false,
             priority: Some(50),
             cpu: None,
             threads,
