@@ -15,6 +15,7 @@ mod marks;
 mod network;
 mod nics;
 mod pace;
+mod ready;
 mod receive;
 mod shares;
 mod validate;

@@ -22,6 +22,8 @@ use crate::ready::is_ready;
 pub const WORK_DIR: &str = "/var/lib/diecast";
 /// Virtual time between two looks at a readiness check.
 const READY_EVERY: VirtSpan = VirtSpan(20_000_000);
+/// What a check waits for an answer before it asks anew.
+const READY_ATTEMPT: VirtSpan = VirtSpan(5_000_000_000);
 /// Virtual time that the load gets to end after the measured time.
 const DRAIN_V_NS: u64 = 60_000_000_000;
 /// Last lines of a dead program's log that are shown.
@@ -225,7 +227,9 @@ impl<'a> Running<'a> {
             for (i, ready) in open {
                 let s = &self.started[i];
                 let node: &PlannedNode = &plan.nodes[s.node];
-                if is_ready(&ready.check, lab.netns[s.node].as_fd(), node.ipv4, &[&s.out, &s.err]) {
+                let give_up = begin.plus(VirtSpan(ready.within_ns)).min(lab.frame.now().plus(READY_ATTEMPT));
+                let wait_on = || !interrupted() && lab.frame.now() < give_up;
+                if is_ready(&ready.check, lab.netns[s.node].as_fd(), node.ipv4, &[&s.out, &s.err], &wait_on) {
                     let (v_ns, r_ns) = lab.journal.now();
                     let change = ProgramChange::Ready;
                     lab.journal.write(Record::Program(ProgramEvent {
