@@ -50,6 +50,10 @@
 #define STARTUP_BURSTS 300
 // Programs are told apart by a hash of their names.
 #define PROGRAMS 1024
+// core/cpu/src/learn.rs has the same. More data than so many units says nothing more: the burst is beyond COLD_MAX_NS.
+#define DATA_ONE 256
+#define DATA_MAX 65536
+#define MSG_PEEK 2
 #define NR_FUTEX 202
 #define NR_SETSOCKOPT 54
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
@@ -131,6 +135,10 @@ struct cell {
 	__u64 cpu_ns;
 	// Sum of their squares, µs².
 	__u64 square_us2;
+	// Data received in them, in units of DATA_ONE bytes; its squares; its products with CPU time, µs.
+	__u64 data;
+	__u64 data_square;
+	__u64 data_us;
 };
 
 // The same bursts by older ages, of which core/cpu/src/ages.rs has more; sums over those after a sleep long enough. Ages are
@@ -209,6 +217,8 @@ struct burst {
 	__u32 counting;
 	__u64 counted_from_ns;
 	__u64 counted_gap_ns;
+	// Bytes received from sockets in it.
+	__u64 data;
 	// Its ages: 0 when its own process ran last, and when it has no past yet.
 	__u32 counted_program;
 	__u32 counted_past;
@@ -371,6 +381,7 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
 {
 	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
+	__u64 data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task), first = 0;
 	__u32 *is_slow = bpf_map_lookup_elem(&slow, &first);
 
@@ -382,11 +393,31 @@ static __always_inline void count(struct node *node, struct task_struct *task, s
 		return;
 	if (cpu_ns > COLD_MAX_NS)
 		cpu_ns = COLD_MAX_NS;
+	if (data > DATA_MAX)
+		data = DATA_MAX;
+	cpu_us = cpu_ns / 1000;
 	__sync_fetch_and_add(&node->bursts[kind][bin].count, 1);
 	__sync_fetch_and_add(&node->bursts[kind][bin].cpu_ns, cpu_ns);
-	__sync_fetch_and_add(&node->bursts[kind][bin].square_us2, (cpu_ns / 1000) * (cpu_ns / 1000));
+	__sync_fetch_and_add(&node->bursts[kind][bin].square_us2, cpu_us * cpu_us);
+	__sync_fetch_and_add(&node->bursts[kind][bin].data, data);
+	__sync_fetch_and_add(&node->bursts[kind][bin].data_square, data * data);
+	__sync_fetch_and_add(&node->bursts[kind][bin].data_us, data * cpu_us);
 	if (bin >= AGED_FROM && b->counted_past)
-		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, cpu_ns / 1000);
+		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, cpu_us);
+}
+
+// A thread has received so much from a socket. Linux 6.3 or later.
+SEC("tp_btf/sock_recv_length")
+int BPF_PROG(received, const void *socket, int bytes, int flags)
+{
+	struct burst *b;
+
+	if (bytes <= 0 || flags & MSG_PEEK)
+		return 0;
+	b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
+	if (b && b->counting)
+		b->data += bytes;
+	return 0;
 }
 
 SEC("tp_btf/sched_wakeup")
@@ -454,6 +485,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->counting = 1;
 		b->counted_from_ns = next->se.sum_exec_runtime;
 		b->counted_gap_ns = b->gap_ns;
+		b->data = 0;
 		grow_old(b, next, process, now);
 	}
 	return 0;

@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 17;
+pub const ABI_VERSION: u32 = 18;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -142,6 +142,8 @@ pub struct ThreadSlot {
     pub hits: AtomicU64,
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,
+    /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count.
+    pub burst_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
     /// Waiting since that reading which is already explained by the ledger.

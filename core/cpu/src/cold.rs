@@ -25,12 +25,21 @@ pub const fn gap_bin(gap_ns: u64) -> usize {
     if bin < GAP_BINS { bin } else { GAP_BINS - 1 }
 }
 
-/// The part of a burst's CPU time that is charged, after the node had not run for `gap_ns` real ns. Rounded up.
-/// `discount` is the node page's.
+/// The part of CPU time that is charged, in a burst that began after the node had not run for `gap_ns` real ns and had taken
+/// `burst_ns` before. Rounded up. `discount` is the node page's. Sleeps of the meter begin no burst: what rests for its slice
+/// is hardly colder after it.
 #[inline(always)]
-pub fn warm_ns(discount: &[AtomicU32; GAP_BINS], gap_ns: u64, cpu_ns: u64) -> u64 {
+pub fn warm_ns(discount: &[AtomicU32; GAP_BINS], gap_ns: u64, burst_ns: u64, cpu_ns: u64) -> u64 {
     let discount = discount.get(gap_bin(gap_ns)).map_or(0, |d| u64::from(d.load(Relaxed)));
     let discount = if discount < DISCOUNT_MAX { discount } else { DISCOUNT_MAX };
-    let cold = if cpu_ns < COLD_MAX_NS { cpu_ns } else { COLD_MAX_NS };
+    let left = COLD_MAX_NS.saturating_sub(burst_ns);
+    let cold = if cpu_ns < left { cpu_ns } else { left };
     cpu_ns - cold * discount / WHOLE
+}
+
+/// What a burst had taken after more CPU time, for [`warm_ns`].
+#[inline(always)]
+pub const fn burst_after(burst_ns: u64, cpu_ns: u64) -> u64 {
+    let sum = burst_ns.saturating_add(cpu_ns);
+    if sum < COLD_MAX_NS { sum } else { COLD_MAX_NS }
 }

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
-use crate::{at_usual_speed, charge, finish_of, switches_ns, switches_since, warm_ns};
+use crate::{at_usual_speed, burst_after, charge, finish_of, switches_ns, switches_since, warm_ns};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +30,27 @@ pub struct Sent {
     pub gap_ns: u64,
     /// How often it has given up its core, the last sixteen bits.
     pub switches: u16,
+}
+
+/// Where in a burst of work some CPU time lies: how cold it can be.
+#[derive(Clone, Copy)]
+struct Burst {
+    /// How long the node had not run before it, real ns.
+    gap_ns: u64,
+    /// What it has taken already, real ns.
+    taken_ns: u64,
+}
+
+impl Burst {
+    /// At its begin.
+    fn after(gap_ns: u64) -> Burst {
+        Burst { gap_ns, taken_ns: 0 }
+    }
+
+    /// Where a thread's last charge left it.
+    fn of(slot: &ThreadSlot) -> Burst {
+        Burst { gap_ns: slot.gap_ns.load(Relaxed), taken_ns: slot.burst_ns.load(Relaxed) }
+    }
 }
 
 /// The ledger as a sender's charge sees it.
@@ -58,11 +79,11 @@ impl Account<'_> {
         switches_ns(self.switch.0, self.switch.1, switches, usual_ns)
     }
 
-    /// Charges work of a burst after `gap_ns` that could start at `earliest`, with so many switches; its end.
-    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64, switches: u64) -> VirtNs {
+    /// Charges work of a burst that could start at `earliest`, with so many switches; its end.
+    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, burst: Burst, switches: u64) -> VirtNs {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
         let cost = self.switched(switches, usual);
-        let warm = warm_ns(self.discount, gap_ns, usual - cost);
+        let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, usual - cost);
         self.cost_ns += cost;
         let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(warm));
         self.charged_ns += warm;
@@ -74,22 +95,23 @@ impl Account<'_> {
     }
 
     /// When this much work would have ended, without a charge.
-    fn look(&self, earliest: VirtNs, cpu_ns: u64, gap_ns: u64, switches: u64) -> VirtNs {
+    fn look(&self, earliest: VirtNs, cpu_ns: u64, burst: Burst, switches: u64) -> VirtNs {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
         let work = usual - self.switched(switches, usual);
-        finish_of(self.entries, earliest, self.slowness.mul_floor(warm_ns(self.discount, gap_ns, work)))
+        let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work);
+        finish_of(self.entries, earliest, self.slowness.mul_floor(warm))
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let Some(slot) = slot else { return self.look(woke, burst_ns, sent.gap_ns, 1) };
+        let Some(slot) = slot else { return self.look(woke, burst_ns, Burst::after(sent.gap_ns), 1) };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
             let earliest = VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed)));
             let switches = switches_since(slot.switches.load(Relaxed), u64::from(sent.switches));
-            return self.look(earliest, open_ns, slot.gap_ns.load(Relaxed), switches);
+            return self.look(earliest, open_ns, Burst::of(slot), switches);
         }
         let release = self.charge_held(slot, sent, woke);
         slot.release();
@@ -109,21 +131,23 @@ impl Account<'_> {
         let switches = switches_since(known, u64::from(sent.switches));
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
-            self.book(before, used_ns, slot.gap_ns.load(Relaxed), switches)
+            let burst = Burst::of(slot);
+            slot.burst_ns.store(burst_after(burst.taken_ns, used_ns), Relaxed);
+            self.book(before, used_ns, burst, switches)
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
             if left_over_ns > 0 {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
-                let gap_ns = slot.gap_ns.load(Relaxed);
-                earliest =
-                    self.book(VirtNs(before.0.max(latest_start)), left_over_ns, gap_ns, switches.saturating_sub(1));
+                let start = VirtNs(before.0.max(latest_start));
+                earliest = self.book(start, left_over_ns, Burst::of(slot), switches.saturating_sub(1));
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
+            slot.burst_ns.store(burst_after(0, used_ns - left_over_ns), Relaxed);
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
-            self.book(earliest.max(woke), used_ns - left_over_ns, sent.gap_ns, of_burst)
+            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), of_burst)
         };
         slot.switches.store(known + switches, Relaxed);
         slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
@@ -286,6 +310,24 @@ mod tests {
         let warm = Sent { gap_ns: 2 * MS, ..sent() };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
         assert_eq!(charged_on((&discount, 0, 0), 0, 101 * MS, Some(&s), &warm), (10_600 * US, 300 * US, 10_600 * US));
+    }
+
+    #[test]
+    fn only_the_first_millisecond_of_a_burst_can_be_cold() {
+        let discount: [AtomicU32; GAP_BINS] = Default::default();
+        discount[crate::gap_bin(40 * MS)].store(16_384, Relaxed);
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        // Three packets of one burst, whatever sleeps of the meter lie between them.
+        for (cpu_us, charged_us, burst_us) in [(1300, 225, 300), (2000, 525, 1000), (3000, 1000, 1000)] {
+            let sent = Sent { cpu_ns: cpu_us * US, at: RealNs(100 * MS + cpu_us * US), ..sent() };
+            let (_, charged_ns, _) = charged_on((&discount, 0, 0), 0, 110 * MS, Some(&s), &sent);
+            assert_eq!((charged_ns, s.burst_ns.load(Relaxed)), (charged_us * US, burst_us * US));
+        }
+        // The next burst is as cold again.
+        let next =
+            Sent { woke: RealNs(150 * MS), at: RealNs(151 * MS), cpu_ns: 3400 * US, burst_cpu_ns: 3000 * US, ..sent() };
+        let (_, charged_ns, _) = charged_on((&discount, 0, 0), 0, 152 * MS, Some(&s), &next);
+        assert_eq!((charged_ns, s.burst_ns.load(Relaxed)), (300 * US, 400 * US));
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! What waits for another over a link never sleeps for as little as `g / TDF`, and can't know what its work would cost
 //! then. There the growth is that of all nodes of the lab together, of which some do. Evidence is weighed for each kind
 //! of waiting by itself: that a server's wait for requests is sometimes short says nothing of its wait for a database.
+//!
+//! Who gets a stream of data finds more of it after a longer sleep, and has more to do: that is no coldness. So bursts are
+//! compared as if each had received as much, by what those after equal sleeps cost for their data.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,6 +22,8 @@ use crate::cold::{DISCOUNT_MAX, WHOLE};
 
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
 pub const WAIT_KINDS: usize = 32;
+/// Data that a burst has received is counted in units of so many bytes.
+pub const DATA_ONE: u64 = 256;
 /// Below this bin (128 µs) the node was busy with the same work a moment ago: its bursts are parts of larger ones.
 pub(crate) const BIN_MIN: usize = 7;
 /// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
@@ -50,12 +55,18 @@ pub struct Bursts {
     pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of their CPU times, µs².
     pub square_us2: [[f64; GAP_BINS]; WAIT_KINDS],
+    /// What they have received from sockets, in units of [`DATA_ONE`].
+    pub data: [[f64; GAP_BINS]; WAIT_KINDS],
+    /// Sums of the squares of that.
+    pub data_square: [[f64; GAP_BINS]; WAIT_KINDS],
+    /// Sums of the products of that and CPU times, µs.
+    pub data_us: [[f64; GAP_BINS]; WAIT_KINDS],
 }
 
 impl Default for Bursts {
     fn default() -> Bursts {
         const NONE: [[f64; GAP_BINS]; WAIT_KINDS] = [[0.0; GAP_BINS]; WAIT_KINDS];
-        Bursts { count: NONE, cpu_ns: NONE, square_us2: NONE }
+        Bursts { count: NONE, cpu_ns: NONE, square_us2: NONE, data: NONE, data_square: NONE, data_us: NONE }
     }
 }
 
@@ -80,22 +91,62 @@ impl Bursts {
     /// The same bursts without `each_ns` of each, real: what the meter adds to a switch, which work is charged without and
     /// which is no part of what grows. At least a sixteenth of the mean burst of a cell is left.
     pub fn without(mut self, each_ns: f64) -> Bursts {
-        let Bursts { count, cpu_ns, square_us2 } = &mut self;
+        let Bursts { count, cpu_ns, square_us2, data, data_us, .. } = &mut self;
         let cells = count.iter().flatten().zip(cpu_ns.iter_mut().flatten()).zip(square_us2.iter_mut().flatten());
-        for ((count, cpu_ns), square_us2) in cells {
+        let of_data = data.iter().flatten().zip(data_us.iter_mut().flatten());
+        for (((count, cpu_ns), square_us2), (data, data_us)) in cells.zip(of_data) {
             let off_ns = each_ns.min(*cpu_ns / count.max(1.0) / 16.0 * SWITCHES_MAX as f64);
             let off_us = off_ns / 1e3;
             *square_us2 = (*square_us2 - 2.0 * off_us * *cpu_ns / 1e3 + *count * off_us * off_us).max(0.0);
             *cpu_ns -= *count * off_ns;
+            *data_us = (*data_us - *data * off_us).max(0.0);
         }
         self
     }
 
     /// Each number with that of others in the same place.
     fn beside<'a>(&'a mut self, others: &'a Bursts) -> impl Iterator<Item = (&'a mut f64, &'a f64)> {
-        let Bursts { count, cpu_ns, square_us2 } = self;
-        let mine = count.iter_mut().chain(cpu_ns).chain(square_us2).flatten();
-        mine.zip(others.count.iter().chain(&others.cpu_ns).chain(&others.square_us2).flatten())
+        let Bursts { count, cpu_ns, square_us2, data, data_square, data_us } = self;
+        let mine = count.iter_mut().chain(cpu_ns).chain(square_us2).chain(data).chain(data_square).chain(data_us);
+        let theirs = others.count.iter().chain(&others.cpu_ns).chain(&others.square_us2);
+        let theirs = theirs.chain(&others.data).chain(&others.data_square).chain(&others.data_us);
+        mine.flatten().zip(theirs.flatten())
+    }
+
+    /// Bins of a kind of wait that say something.
+    fn told(&self, kind: usize) -> impl Iterator<Item = usize> {
+        (BIN_MIN..GAP_BINS).filter(move |bin| self.count[kind][*bin] >= BURSTS_MIN)
+    }
+
+    /// Of the bursts of a cell: the sums of the squares of data's differences from their mean, of CPU time's, µs², and of the
+    /// products of both.
+    fn varied(&self, kind: usize, bin: usize) -> (f64, f64, f64) {
+        let (n, us, data) = (self.count[kind][bin], self.cpu_ns[kind][bin] / 1e3, self.data[kind][bin]);
+        (
+            (self.data_square[kind][bin] - data * data / n).max(0.0),
+            (self.square_us2[kind][bin] - us * us / n).max(0.0),
+            self.data_us[kind][bin] - data * us / n,
+        )
+    }
+
+    /// What a burst of a kind costs more for each unit of data, µs, by least squares over bursts after sleeps of the same bin;
+    /// what chance alone would show counts for nothing, as in [`beyond_chance`].
+    fn cost_of_data(&self, kind: usize) -> f64 {
+        let (mut data, mut cpu, mut both, mut freedom) = (0.0, 0.0, 0.0, 0.0);
+        for bin in self.told(kind) {
+            let (of_data, of_cpu, of_both) = self.varied(kind, bin);
+            data += of_data;
+            cpu += of_cpu;
+            both += of_both;
+            freedom += self.count[kind][bin] - 1.0;
+        }
+        if data <= 0.0 || both <= 0.0 {
+            return 0.0;
+        }
+        let slope = both / data;
+        let variance = (cpu - slope * both).max(0.0) / (freedom - 1.0).max(1.0);
+        let by_chance = CHANCE * variance / data;
+        if slope * slope > by_chance { slope - by_chance / slope } else { 0.0 }
     }
 
     /// How CPU time grows with the sleep before it: a factor per bin, never falling, whose mean over what the node did is
@@ -256,16 +307,20 @@ struct Cell {
     square_us2: f64,
 }
 
-/// The cells that say something.
+/// The cells that say something, as if each burst of a kind had received as much. At least a sixteenth of a cell's mean burst
+/// is left.
 fn cells(bursts: &Bursts) -> Vec<Cell> {
     let of_kind = |kind: usize| {
-        let bins = (BIN_MIN..GAP_BINS).filter(move |bin| bursts.count[kind][*bin] >= BURSTS_MIN);
-        bins.map(move |bin| Cell {
-            kind,
-            bin,
-            count: bursts.count[kind][bin],
-            cpu_ns: bursts.cpu_ns[kind][bin],
-            square_us2: bursts.square_us2[kind][bin],
+        let sum = |values: &[f64; GAP_BINS]| bursts.told(kind).map(|bin| values[bin]).sum::<f64>();
+        let usual = sum(&bursts.data[kind]) / sum(&bursts.count[kind]);
+        let each_us = bursts.cost_of_data(kind);
+        bursts.told(kind).map(move |bin| {
+            let (count, us) = (bursts.count[kind][bin], bursts.cpu_ns[kind][bin] / 1e3);
+            let (data, cpu, both) = bursts.varied(kind, bin);
+            let more_us = each_us * (bursts.data[kind][bin] - count * usual);
+            let us = (us - more_us).max(us / 16.0);
+            let varied_us2 = (cpu - 2.0 * each_us * both + each_us * each_us * data).max(0.0);
+            Cell { kind, bin, count, cpu_ns: us * 1e3, square_us2: varied_us2 + us * us / count }
         })
     };
     (0..WAIT_KINDS).flat_map(of_kind).collect()
@@ -385,6 +440,55 @@ mod tests {
         assert!((of(0.5) - (1.0 - 0.6 * 0.8)).abs() < 1e-3, "{}", of(0.5));
         assert_eq!(super::discounts(&FLAT, 0.5, 16.0), [0; GAP_BINS], "without growth there is nothing to be cold");
         assert_eq!(super::discounts(&curve, 0.5, 1.0), [0; GAP_BINS]);
+    }
+
+    /// A stream's receiver: after a sleep twice as long there is twice as much, give or take a half, and 3 µs of work with each
+    /// unit of it. That its other work grows with the sleep is found.
+    #[test]
+    fn more_data_is_no_coldness() {
+        let largest = |other_us: f64, growth: f64, units_known: bool| {
+            let mut own = Bursts::default();
+            for bin in BIN_MIN..15 {
+                let cold = growth.powi(bin as i32 - 10);
+                for part in 0..10 {
+                    let units = (1u64 << bin) as f64 / 256.0 * (0.55 + 0.1 * f64::from(part));
+                    // Work differs by a tenth for other reasons.
+                    let us = (other_us * cold + 3.0 * units) * if part % 2 == 0 { 0.9 } else { 1.1 };
+                    own.count[3][bin] += 50.0;
+                    own.cpu_ns[3][bin] += 50.0 * us * 1e3;
+                    own.square_us2[3][bin] += 50.0 * us * us;
+                    if units_known {
+                        own.data[3][bin] += 50.0 * units;
+                        own.data_square[3][bin] += 50.0 * units * units;
+                        own.data_us[3][bin] += 50.0 * units * us;
+                    }
+                }
+            }
+            let d = discounts(&own.curve(&curve_of_all([&own].into_iter())), 10.0);
+            f64::from(*d.iter().max().unwrap()) / WHOLE as f64
+        };
+        assert!(largest(50.0, 1.0, false) > 0.4, "{}", largest(50.0, 1.0, false));
+        assert!(largest(50.0, 1.0, true) < 0.05, "{}", largest(50.0, 1.0, true));
+        let grown = 1.0 - 1.15f64.powf(-(10f64.log2()));
+        let found = largest(1000.0, 1.15, true);
+        assert!((grown * 0.7..grown * 1.05).contains(&found), "{found} of {grown}");
+    }
+
+    /// Requests of all sizes, whose work does not depend on them, after sleeps of all lengths.
+    #[test]
+    fn data_that_costs_nothing_changes_nothing() {
+        let mut own = bursts(|bin| if bin < 12 { 1.0 } else { 1.5 });
+        let plain = own.curve(&FLAT);
+        for bin in BIN_MIN..18 {
+            let (n, us) = (own.count[2][bin], own.cpu_ns[2][bin] / 1e3 / own.count[2][bin]);
+            let units = bin as f64;
+            own.data[2][bin] = n * units;
+            own.data_square[2][bin] = n * units * units * 1.25;
+            own.data_us[2][bin] = n * units * us;
+        }
+        for (with, without) in own.curve(&FLAT).into_iter().zip(plain) {
+            assert!((with / without - 1.0).abs() < 1e-6, "{with} {without}");
+        }
     }
 
     #[test]

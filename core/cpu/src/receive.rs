@@ -61,7 +61,7 @@ impl Receiver {
         // Before its first frame a node has not been watched: no sleep is known.
         let gap_ns = if last_r.0 == 0 { 0 } else { begun.since(last_r).0 };
         let usual_ns = at_usual_speed(page.slow_discount.load(Relaxed), took_ns).min(RECEIVE_MAX_NS);
-        let work_ns = warm_ns(&page.cold_discount, gap_ns, usual_ns);
+        let work_ns = warm_ns(&page.cold_discount, gap_ns, 0, usual_ns);
         add(&self.cut_ns, took_ns - work_ns);
         let now = page.segment().v_of(begun);
         if self.book(page.entries(), now, page.slowness().mul_floor(work_ns)) {

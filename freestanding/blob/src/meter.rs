@@ -190,7 +190,7 @@ fn hit(in_kernel: bool) {
     // Time since the last hit that was not CPU time: none for a thread that ran all along.
     let gap = now_r.0.saturating_sub(last_wall).saturating_sub(used);
     let finish_before = slot.finish_v_ns.load(Relaxed);
-    let mut cold_gap = slot.gap_ns.load(Relaxed);
+    let (mut cold_gap, mut burst) = (slot.gap_ns.load(Relaxed), slot.burst_ns.load(Relaxed));
     let (continuous, waited) = if fresh {
         (false, run_delay().inspect(|t| slot.run_delay_ns.store(*t, Relaxed)).unwrap_or(0))
     } else if gap < GAP_MIN_NS {
@@ -217,10 +217,12 @@ fn hit(in_kernel: bool) {
         let woke = began.saturating_sub(waited).max(last_wall);
         let busy = n.busy_r_ns.load(Relaxed);
         cold_gap = if fresh || busy == 0 { 0 } else { woke.saturating_sub(busy) };
+        burst = 0;
         (VirtNs(n.segment_at(RealNs(woke)).v_of(RealNs(woke)).0.max(finish_before)), began)
     };
 
-    let cold = work - ledger::warm_ns(&n.cold_discount, cold_gap, work);
+    let cold = work - ledger::warm_ns(&n.cold_discount, cold_gap, burst, work);
+    burst = ledger::burst_after(burst, work);
     let work = work - cold;
     let work_v = n.slowness().mul_floor(work);
     let c = ledger::charge(n.entries(), now_v, earliest, work_v);
@@ -259,7 +261,6 @@ fn hit(in_kernel: bool) {
     }
     n.busy_r_ns.fetch_max(now_r.0, Relaxed);
     let mut woke = now_r.0;
-    let mut cold_gap = 0;
     if wake > now_r.0 && wake != u64::MAX {
         let slice_v = n.slowness().mul_floor(n.grain_ns.load(Relaxed));
         let ahead_v = c.finish.0.saturating_sub(slice_v.saturating_mul(AHEAD_SLICES));
@@ -276,8 +277,7 @@ fn hit(in_kernel: bool) {
         }
         let late = woke.saturating_sub(wake);
         count(&k.sleep_late, late);
-        // The program goes on as cold as a node that did nothing meanwhile, unless others of it ran.
-        cold_gap = woke.saturating_sub(n.busy_r_ns.fetch_max(woke, Relaxed));
+        n.busy_r_ns.fetch_max(woke, Relaxed);
         // The delay after a sleep of ours is not the program's waiting.
         slot.explained_ns.fetch_add(late, Relaxed);
     }
@@ -285,6 +285,7 @@ fn hit(in_kernel: bool) {
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
+    slot.burst_ns.store(burst, Relaxed);
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
     let after = thread_cpu();

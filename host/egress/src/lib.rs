@@ -18,15 +18,17 @@ pub use waits::Waits;
 
 /// Programs at wake-ups and context switches.
 const TRACED: [&str; 4] = ["wakeup", "wakeup_new", "burst", "migrate"];
+/// At what threads receive; Linux before 6.3 has no such tracepoint.
+const RECEIVED: &str = "received";
 /// Finds out which process this is.
 const LOADER: &str = "loader";
 const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
-/// `struct node` of the programs: bursts, their CPU time and its squares by kind and bin, sums over their ages, switches, then
-/// what threads waited for.
-const BURST_WORDS: usize = 3 * WAIT_KINDS * GAP_BINS;
+/// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
+/// by kind and bin, sums over their ages, switches, then what threads waited for.
+const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const SWITCH_WORDS: usize = 3;
 const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
@@ -98,6 +100,12 @@ impl Egress {
     }
 
     fn load_with(traced_programs: &[&str]) -> Result<Egress, EgressError> {
+        let with_data: Vec<&str> = traced_programs.iter().copied().chain([RECEIVED]).collect();
+        let found = if traced_programs.is_empty() { None } else { Egress::load_those(&with_data).ok() };
+        found.map_or_else(|| Egress::load_those(traced_programs), Ok)
+    }
+
+    fn load_those(traced_programs: &[&str]) -> Result<Egress, EgressError> {
         let failed = |action| move |error| EgressError::Bpf { action, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
@@ -106,6 +114,9 @@ impl Egress {
         let constants = constants.as_mut().and_then(|m| m.initial_value_mut()).ok_or_else(|| missing("configure"))?;
         // The only constant.
         constants.copy_from_slice(&u64::from(kernel_hz()).to_ne_bytes());
+        for mut program in object.progs_mut().filter(|p| p.name() == RECEIVED) {
+            program.set_autoload(traced_programs.contains(&RECEIVED));
+        }
         let object = object.load().map_err(failed("load"))?;
         let loader = object.progs_mut().find(|p| p.name() == LOADER).ok_or_else(|| missing("find"))?;
         loader.test_run(ProgramInput::default()).map_err(failed("run"))?;
@@ -139,11 +150,10 @@ impl Egress {
         let switches = std::array::from_fn(|at| words.get(BURST_WORDS + AGE_WORDS + at).copied().unwrap_or(0));
         let mut words = words.iter().map(|w| *w as f64);
         let mut bursts = Bursts::default();
-        let Bursts { count, cpu_ns, square_us2 } = &mut bursts;
-        let cells = count.iter_mut().flatten().zip(cpu_ns.iter_mut().flatten()).zip(square_us2.iter_mut().flatten());
-        for ((n, cpu_ns), square_us2) in cells {
-            for cell in [n, cpu_ns, square_us2] {
-                *cell = words.next().unwrap_or(0.0);
+        let Bursts { count, cpu_ns, square_us2, data, data_square, data_us } = &mut bursts;
+        for (kind, bin) in (0..WAIT_KINDS).flat_map(|kind| (0..GAP_BINS).map(move |bin| (kind, bin))) {
+            for sums in [&mut *count, cpu_ns, square_us2, data, data_square, data_us] {
+                sums[kind][bin] = words.next().unwrap_or(0.0);
             }
         }
         let mut ages = Ages::default();
