@@ -256,12 +256,17 @@ pub struct Conservation {
 }
 
 impl Conservation {
-    /// `|charged - (used - cost)| / (used - cost)`; 1 when nothing but cost was used and something was charged.
+    /// What should have been charged, real ns: what was used without the meter's cost and what is not to be charged.
+    pub fn due_ns(&self) -> u64 {
+        let used_ns = self.used_ns.saturating_sub(self.meter_cost_ns);
+        used_ns.saturating_sub(self.cold_ns).saturating_sub(self.slow_ns)
+    }
+
+    /// `|charged - due| / due`; 1 when nothing was due and something was charged.
     ///
     /// Example: 19.9 ms charged of 20.3 ms used with 0.3 ms of cost is an error of 0.5 %.
     pub fn error(&self) -> f64 {
-        let due = self.used_ns.saturating_sub(self.meter_cost_ns).saturating_sub(self.cold_ns);
-        let due = due.saturating_sub(self.slow_ns);
+        let due = self.due_ns();
         let off = self.charged_ns.abs_diff(due);
         match (off, due) {
             (0, _) => 0.0,

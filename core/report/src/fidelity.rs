@@ -118,7 +118,7 @@ pub struct Fidelity {
 pub struct ConservationTotal {
     /// The node.
     pub node: String,
-    /// Every window's error.
+    /// Every window's error. What was on its way when a window closed, and so shows in the next with the other sign, is none.
     pub errors: Vec<f64>,
     /// Sums over the windows.
     pub charged_ns: u64,
@@ -137,6 +137,29 @@ pub struct ConservationTotal {
     /// Not charged because the host's cores were slow.
     #[serde(default)]
     pub slow_ns: u64,
+    /// The last window, while they are added.
+    #[serde(skip)]
+    last: Window,
+}
+
+/// A conservation window.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Window {
+    /// Charged too much (or, negative, too little), as far as the window before has not given it back, real ns.
+    off_ns: i64,
+    /// What should have been charged, real ns.
+    due_ns: u64,
+}
+
+impl Window {
+    fn error(self) -> f64 {
+        Conservation {
+            charged_ns: self.due_ns.saturating_add_signed(self.off_ns),
+            used_ns: self.due_ns,
+            ..Conservation::default()
+        }
+        .error()
+    }
 }
 
 impl ConservationTotal {
@@ -172,7 +195,19 @@ impl ConservationTotal {
 
     /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
     fn add(&mut self, window: &Conservation, measuring: bool) {
-        self.errors.push(window.error());
+        // Both are far below 2^63: a window is milliseconds.
+        let due_ns = window.due_ns();
+        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns };
+        if self.last.off_ns.signum() * new.off_ns.signum() < 0 {
+            let back_ns = self.last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
+            self.last.off_ns += back_ns;
+            new.off_ns -= back_ns;
+            if let Some(error) = self.errors.last_mut() {
+                *error = self.last.error();
+            }
+        }
+        self.errors.push(new.error());
+        self.last = new;
         self.charged_ns += window.charged_ns;
         if measuring {
             self.escaped_ns += window.escaped_ns;
@@ -373,7 +408,7 @@ impl Fidelity {
             ledgers,
             conservation: conservation
                 .into_iter()
-                .map(|(node, total)| ConservationTotal { node: node.to_owned(), ..total })
+                .map(|(node, total)| ConservationTotal { node: node.to_owned(), last: Window::default(), ..total })
                 .collect(),
             unaccounted,
             r_throttled_ns: throttled
@@ -693,4 +728,29 @@ fn node_name(lateness: &Lateness) -> &str {
 /// The item with the largest key; the first of equals.
 fn max_by_key<T>(items: &[T], key: impl Fn(&T) -> f64) -> Option<&T> {
     items.iter().reduce(|most, item| if key(item) > key(most) { item } else { most })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Errors of windows of 20 ms in which so much too much was charged, in parts of 10 µs.
+    fn errors(off: &[i64]) -> Vec<i64> {
+        let mut total = ConservationTotal::default();
+        for off in off {
+            let charged_ns = 20_000_000u64.saturating_add_signed(off * 10_000);
+            total.add(&Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() }, true);
+        }
+        total.errors.iter().map(|e| (e * 2_000.0).round() as i64).collect()
+    }
+
+    #[test]
+    fn what_the_next_window_gives_back_was_on_its_way() {
+        assert_eq!(errors(&[0, 40, -40, 0]), [0, 0, 0, 0]);
+        assert_eq!(errors(&[-40, 30, 10]), [10, 0, 10]);
+        assert_eq!(errors(&[50, -20, -20, 7]), [30, 0, 13, 0]);
+        assert_eq!(errors(&[40, 0, -40]), [40, 0, 40], "not two windows later");
+        assert_eq!(errors(&[40, 40, 40]), [40, 40, 40]);
+        assert_eq!(errors(&[-40, -40, 40]), [40, 0, 0]);
+    }
 }
