@@ -10,11 +10,11 @@
 //! much, and the empty one never was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
-use crate::neighbour::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, be16};
+use crate::neighbour::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, be16, ipv4_at, ipv6_at};
 use crate::spec::{ETHERNET_HEADER_BYTES, NodeIx};
 
 /// How long Linux waits for an answer to carry an acknowledgement, ns: TCP_DELACK_MIN and TCP_ATO_MIN. It waits longer
@@ -58,14 +58,11 @@ impl Segment<'_> {
         let ip = frame.get(ETHERNET_HEADER_BYTES..)?;
         let (from, to, at, end) = match be16(frame, 12) {
             ETHERTYPE_IPV4 if ip.len() >= 20 && ip[9] == PROTOCOL_TCP && be16(ip, 6) & 0x3fff == 0 => {
-                let address = |at: usize| IpAddr::V4(Ipv4Addr::new(ip[at], ip[at + 1], ip[at + 2], ip[at + 3]));
+                let address = |at| IpAddr::V4(ipv4_at(ip, at));
                 (address(12), address(16), usize::from(ip[0] & 15) * 4, usize::from(be16(ip, 2)))
             }
             ETHERTYPE_IPV6 if ip.len() >= 40 && ip[6] == PROTOCOL_TCP => {
-                let address = |at: usize| {
-                    let octets: [u8; 16] = std::array::from_fn(|i| ip[at + i]);
-                    IpAddr::V6(Ipv6Addr::from(octets))
-                };
+                let address = |at| IpAddr::V6(ipv6_at(ip, at));
                 (address(8), address(24), 40, 40 + usize::from(be16(ip, 4)))
             }
             _ => return None,

@@ -32,13 +32,13 @@ pub(crate) fn be16(frame: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([frame[at], frame[at + 1]])
 }
 
-fn ipv6_at(frame: &[u8], at: usize) -> Ipv6Addr {
+pub(crate) fn ipv6_at(frame: &[u8], at: usize) -> Ipv6Addr {
     let mut octets = [0; 16];
     octets.copy_from_slice(&frame[at..at + 16]);
     Ipv6Addr::from(octets)
 }
 
-fn ipv4_at(frame: &[u8], at: usize) -> Ipv4Addr {
+pub(crate) fn ipv4_at(frame: &[u8], at: usize) -> Ipv4Addr {
     Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3])
 }
 
