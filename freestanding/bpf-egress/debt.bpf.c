@@ -50,7 +50,7 @@
 #define STARTUP_BURSTS 300
 // Programs are told apart by a hash of their names.
 #define PROGRAMS 1024
-// core/cpu/src/learn.rs has the same. More data than so many units says nothing more: the burst is beyond COLD_MAX_NS.
+// Units of core/cpu/src/learn.rs. More data than so many units says nothing more: the burst is beyond COLD_MAX_NS.
 #define DATA_ONE 256
 #define DATA_MAX 65536
 #define MSG_PEEK 2

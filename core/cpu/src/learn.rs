@@ -22,8 +22,6 @@ use crate::cold::{DISCOUNT_MAX, WHOLE};
 
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
 pub const WAIT_KINDS: usize = 32;
-/// Data that a burst has received is counted in units of so many bytes.
-pub const DATA_ONE: u64 = 256;
 /// Below this bin (128 µs) the node was busy with the same work a moment ago: its bursts are parts of larger ones.
 pub(crate) const BIN_MIN: usize = 7;
 /// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
@@ -55,7 +53,7 @@ pub struct Bursts {
     pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of their CPU times, µs².
     pub square_us2: [[f64; GAP_BINS]; WAIT_KINDS],
-    /// What they have received from sockets, in units of [`DATA_ONE`].
+    /// What they have received from sockets, in units of 256 bytes (DATA_ONE of `bpf-egress`).
     pub data: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of that.
     pub data_square: [[f64; GAP_BINS]; WAIT_KINDS],

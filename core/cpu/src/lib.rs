@@ -24,7 +24,7 @@ pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]
-pub use learn::{Bursts, DATA_ONE, WAIT_KINDS, curve_of_all, discounts};
+pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
 pub use speed::{SpeedWatch, at_usual_speed};
 

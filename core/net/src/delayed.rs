@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
 use crate::neighbour::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, be16, ipv4_at, ipv6_at};
+use crate::offload::PROTOCOL_TCP;
 use crate::spec::{ETHERNET_HEADER_BYTES, NodeIx};
 
 /// How long Linux waits for an answer to carry an acknowledgement, ns: TCP_DELACK_MIN and TCP_ATO_MIN. It waits longer
@@ -30,7 +31,6 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
-const PROTOCOL_TCP: u8 = 6;
 const OPTION_END: u8 = 0;
 const OPTION_NOTHING: u8 = 1;
 const OPTION_SACK: u8 = 5;

@@ -137,9 +137,6 @@ pub struct ConservationTotal {
     /// Not charged because the host's cores were slow.
     #[serde(default)]
     pub slow_ns: u64,
-    /// The last window, while they are added.
-    #[serde(skip)]
-    last: Window,
 }
 
 /// A conservation window.
@@ -194,20 +191,21 @@ impl ConservationTotal {
     }
 
     /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
-    fn add(&mut self, window: &Conservation, measuring: bool) {
+    /// `last` is the window before.
+    fn add(&mut self, window: &Conservation, measuring: bool, last: &mut Window) {
         // Both are far below 2^63: a window is milliseconds.
         let due_ns = window.due_ns();
         let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns };
-        if self.last.off_ns.signum() * new.off_ns.signum() < 0 {
-            let back_ns = self.last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
-            self.last.off_ns += back_ns;
+        if last.off_ns.signum() * new.off_ns.signum() < 0 {
+            let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
+            last.off_ns += back_ns;
             new.off_ns -= back_ns;
             if let Some(error) = self.errors.last_mut() {
-                *error = self.last.error();
+                *error = last.error();
             }
         }
         self.errors.push(new.error());
-        self.last = new;
+        *last = new;
         self.charged_ns += window.charged_ns;
         if measuring {
             self.escaped_ns += window.escaped_ns;
@@ -349,7 +347,7 @@ impl Fidelity {
     /// Collects what the monitor wrote.
     pub fn from_records(header: &Header, records: &[Record]) -> Fidelity {
         let (v_window, r_window) = measured_window(header, records);
-        let mut conservation: BTreeMap<&str, ConservationTotal> = BTreeMap::new();
+        let mut conservation: BTreeMap<&str, (ConservationTotal, Window)> = BTreeMap::new();
         let mut last_sample: BTreeMap<&str, &NodeSample> = BTreeMap::new();
         // Node to the counter before the measured phase and its last value inside.
         let mut throttled: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
@@ -361,8 +359,8 @@ impl Fidelity {
         for record in records {
             match record {
                 Record::Conservation(window) => {
-                    let total = conservation.entry(&window.node).or_default();
-                    total.add(window, v_window.0 < window.v_ns && window.v_ns <= v_window.1);
+                    let (total, last) = conservation.entry(&window.node).or_default();
+                    total.add(window, v_window.0 < window.v_ns && window.v_ns <= v_window.1, last);
                 }
                 Record::Sample(sample) => {
                     last_sample.insert(&sample.node, sample);
@@ -408,7 +406,7 @@ impl Fidelity {
             ledgers,
             conservation: conservation
                 .into_iter()
-                .map(|(node, total)| ConservationTotal { node: node.to_owned(), last: Window::default(), ..total })
+                .map(|(node, (total, _))| ConservationTotal { node: node.to_owned(), ..total })
                 .collect(),
             unaccounted,
             r_throttled_ns: throttled
@@ -736,10 +734,10 @@ mod tests {
 
     /// Errors of windows of 20 ms in which so much too much was charged, in parts of 10 µs.
     fn errors(off: &[i64]) -> Vec<i64> {
-        let mut total = ConservationTotal::default();
+        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
         for off in off {
             let charged_ns = 20_000_000u64.saturating_add_signed(off * 10_000);
-            total.add(&Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() }, true);
+            total.add(&Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() }, true, &mut last);
         }
         total.errors.iter().map(|e| (e * 2_000.0).round() as i64).collect()
     }

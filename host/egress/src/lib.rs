@@ -91,7 +91,8 @@ impl std::fmt::Debug for Egress {
 impl Egress {
     /// Loads the programs and attaches those at wake-ups and context switches.
     pub fn load() -> Result<Egress, EgressError> {
-        Egress::load_with(&TRACED)
+        let with_data: Vec<&str> = TRACED.into_iter().chain([RECEIVED]).collect();
+        Egress::load_with(&with_data).or_else(|_| Egress::load_with(&TRACED))
     }
 
     /// Loads the programs for a lab in which nobody is charged: frames tell when they left, and no thread is watched.
@@ -100,12 +101,6 @@ impl Egress {
     }
 
     fn load_with(traced_programs: &[&str]) -> Result<Egress, EgressError> {
-        let with_data: Vec<&str> = traced_programs.iter().copied().chain([RECEIVED]).collect();
-        let found = if traced_programs.is_empty() { None } else { Egress::load_those(&with_data).ok() };
-        found.map_or_else(|| Egress::load_those(traced_programs), Ok)
-    }
-
-    fn load_those(traced_programs: &[&str]) -> Result<Egress, EgressError> {
         let failed = |action| move |error| EgressError::Bpf { action, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
