@@ -93,7 +93,7 @@ bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI
 bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation (10 minutes)
 	benches/shares.py
 
-soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers killed; nothing early, hung, wrong or left (alone on the machine)
+soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers killed; nothing early, hung, wrong or left
 	benches/soak.py --minutes $(or $(MINUTES),120)
 
 fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the tests; random system calls of N seeds (10 minutes)

@@ -6,7 +6,7 @@ nothing could run.
 
 Usage: benches/soak.py [--minutes M] [--seed N] [--out DIR]     (make soak; 2 hours)
 """
-import argparse, glob, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
+import argparse, collections, glob, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -23,6 +23,10 @@ MEASURE_S, LAB_LIMIT_S = 20, 400
 GROWTH_MAX = {"descriptors": 16, "perf events": 8, "memory, MiB": 16}
 # Virtual ms by which a wait may be late: an interval timer that does not go on is later.
 LATE_MAX_MS = 1000
+# What was here before, and what the labs' processes have in their environment.
+SPACES = {os.readlink(link) for link in glob.glob("/proc/self/ns/*")}
+MOUNTS = len(open("/proc/self/mountinfo").readlines())
+MARK = f"DIECAST_SOAK={os.getpid()}"
 AGAIN = "while :; do %s; sleep 0.1; done"
 CATALOG = """diecast: 1
 name: soak
@@ -178,20 +182,19 @@ def load(seconds):
     print(json.dumps({"rate": counts["answered"] / seconds, **counts}))
 
 
-def left_behind():
-    """What labs make outside of themselves, by kind."""
-    groups = [path for top in glob.glob("/sys/fs/cgroup/diecast") + glob.glob("/sys/fs/cgroup/*/diecast") for path in glob.glob(top + "/*")]
-    spaces = set()
-    for link in glob.glob("/proc/[0-9]*/ns/*"):
+def left_behind(labs):
+    """What these labs have outside of themselves, by kind: other labs of this machine are not looked at."""
+    groups = [path for lab in labs for path in glob.glob(f"/sys/fs/cgroup/diecast/{lab}") + glob.glob(f"/sys/fs/cgroup/*/diecast/{lab}")]
+    ours, spaces = {f"/diecast/{lab}/" for lab in labs}, set()
+    # By the cgroup of a node's processes, by the environment of all others.
+    for process in glob.glob("/proc/[0-9]*"):
         try:
-            spaces.add(os.readlink(link))
+            if MARK not in open(f"{process}/environ").read() and not any(lab in open(f"{process}/cgroup").read() + "/" for lab in ours):
+                continue
+            spaces |= {os.readlink(link) for link in glob.glob(f"{process}/ns/*")} - SPACES
         except OSError:
             pass
-    return {"cgroups": len(groups), "namespaces": len(spaces), "mounts": len(open("/proc/self/mountinfo").readlines())}
-
-
-def grown(before, now):
-    return [kind for kind in now if now[kind] > before[kind]]
+    return {"cgroups": len(groups), "namespaces": len(spaces), "mounts": len(open("/proc/self/mountinfo").readlines()) - MOUNTS}
 
 
 def held_by(pid):
@@ -235,8 +238,10 @@ def kill_a_server(lab, dice):
 class Lab:
     def __init__(self, folder, out, dice):
         self.folder, self.out, self.dice, self.done, self.changes, self.faults = folder, out, dice, [], 0, []
+        self.id, self.seen = "", collections.Counter()
         self.child = subprocess.Popen([DIECAST, "run", "soak.yaml", "--tdf", "2", "--out", out], cwd=folder, stdin=subprocess.DEVNULL,
-                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                                      stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                      env=os.environ | dict([MARK.split("=")]))
         self.said = []
         self.reader = threading.Thread(target=lambda: self.said.extend(self.child.stdout), daemon=True)
         self.reader.start()
@@ -271,7 +276,7 @@ class Lab:
         began, first, last = time.monotonic(), None, None
         while "measure" not in self.journal() and self.child.poll() is None and time.monotonic() < began + 60:
             time.sleep(0.1)
-        lab = json.loads(self.journal().split("\n")[0])["lab"] if self.journal() else ""
+        self.id = json.loads(self.journal().split("\n")[0])["lab"] if self.journal() else ""
         dies_at = began + self.dice.uniform(20, 40) if dies else None
         while self.child.poll() is None:
             time.sleep(self.dice.uniform(0.3, 3))
@@ -281,7 +286,8 @@ class Lab:
                     first, last = first or now, now
                 except OSError:
                     pass
-                self.disturb(lab)
+                self.seen |= collections.Counter(left_behind([self.id]))
+                self.disturb(self.id)
             if dies_at and time.monotonic() > dies_at:
                 self.child.kill()
             elif time.monotonic() > began + LAB_LIMIT_S:
@@ -329,8 +335,11 @@ def main():
         print(f"skipped: no {', '.join(lacks)}")
         return 3
     print(f"seed {o.seed}; beside Redis: {', '.join(more()) or 'no server of others'}", flush=True)
-    os.makedirs(o.out, exist_ok=True)
-    dice, late, labs, began, before = random.Random(o.seed), [], [], time.monotonic(), left_behind()
+    if os.path.exists(o.out):
+        print(f"{o.out} exists: --out takes a folder that is made", file=sys.stderr)
+        return 2
+    os.makedirs(o.out)
+    dice, late, labs, ids, began = random.Random(o.seed), [], [], [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="diecast-soak-", dir="/var/tmp") as folder:
         for name, source in [("soak.py", f"{HERE}/soak.py"), ("waits.py", f"{ROOT}/tests/system/pace_waits.py"),
                              ("tcp.py", f"{ROOT}/tests/system/pace_tcp.py"), ("diecast-cpuserver", f"{RELEASE}/diecast-cpuserver")]:
@@ -347,16 +356,19 @@ def main():
             if dies:
                 subprocess.run([DIECAST, "clean"], capture_output=True, timeout=60)
             settled = time.monotonic() + 30
-            while grown(before, left_behind()) and time.monotonic() < settled:
+            ids.append(lab.id)
+            while any(left_behind(ids).values()) and time.monotonic() < settled:
                 time.sleep(1)
-            now, waits, answers = left_behind(), lab.waits(), lab.answers()
-            lab.faults += [f"{kind}: {before[kind]} before the first lab, now {now[kind]}" for kind in grown(before, now)]
+            left, waits, answers = left_behind(ids), lab.waits(), lab.answers()
+            lab.faults += [f"{kind} left: {count}" for kind, count in left.items() if count]
+            # A look that can't see a lab can't see what it leaves.
+            lab.faults += [f"none of its {kind} was seen while it ran" for kind in ("cgroups", "namespaces") if not lab.seen[kind]]
             if answers and answers["wrong"]:
                 lab.faults.append(f"{answers['wrong']} wrong answers")
             if not dies and not (answers and len(waits) > 50):
                 lab.faults.append(f"{len(waits)} waits, answers {answers}")
             late += waits
-            labs.append({"done": lab.done, "killed": dies, "held": held, "left": now, "waits": len(waits), "answers": answers, "faults": lab.faults})
+            labs.append({"done": lab.done, "killed": dies, "held": held, "seen": lab.seen, "left": left, "waits": len(waits), "answers": answers, "faults": lab.faults})
             counts = ", ".join(f"{lab.done.count(what)} {what}" for what in ["pause", "retime", "kill"])
             print(f"[{time.monotonic() - began:5.0f} s] lab {len(labs)}: {counts}{', killed itself' if dies else ''}; {len(waits)} waits; "
                   f"answers {answers}; {held}; {'; '.join(lab.faults) or 'fine'}", flush=True)
