@@ -89,12 +89,13 @@ class Python:
 
     def __init__(self):
         for found in ("python3", "/usr/bin/python3"):
-            probe = "import sys, test.test_time, test.test_asyncio; print(sys.executable)"
+            probe = ("import sys; from importlib.util import find_spec as f; "
+                     f"sys.exit('lacks tests') if not all(f('test.' + p) for p in {PYTHON}) else print(sys.executable)")
             done = subprocess.run([found, "-c", probe], capture_output=True, text=True)
             if done.returncode == 0:
                 self.python = done.stdout.strip()
                 return
-        raise Missing("no python3 with its tests: install libpython3-testsuite")
+        raise Missing("no python3 with all of its tests: install libpython3.11-testsuite, or that of its version")
 
     def run(self, part, world):
         with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:

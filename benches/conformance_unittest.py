@@ -3,7 +3,7 @@
 
 Usage: conformance_unittest.py MODULE RESULTS
 """
-import collections, faulthandler, sys, unittest
+import collections, faulthandler, importlib, socket, sys, unittest
 
 
 class Recorder(unittest.TextTestResult):
@@ -46,11 +46,30 @@ class Recorder(unittest.TextTestResult):
         super().addUnexpectedSuccess(test)
 
 
+def vsock_reaches_itself():
+    """Some virtual machines have the device and no way to themselves: what listens there waits for ever."""
+    with socket.socket(socket.AF_VSOCK) as listener, socket.socket(socket.AF_VSOCK) as client:
+        for s in (listener, client):
+            s.settimeout(5)
+        try:
+            listener.bind((socket.VMADDR_CID_ANY, 1233))
+            listener.listen()
+            client.connect((module.get_cid(), 1233))
+            listener.accept()[0].close()
+            return True
+        except OSError:
+            return False
+
+
 if __name__ == "__main__":
     faulthandler.enable()
     from test import support
     support.verbose = 0
     support.use_resources = ["network"] if "--network" in sys.argv else []
+    if sys.argv[1] == "test.test_socket":
+        module = importlib.import_module(sys.argv[1])
+        if not (module.HAVE_SOCKET_VSOCK and vsock_reaches_itself()):
+            unittest.skip("no way to itself over vsock")(module.ThreadedVSOCKSocketStreamTest)
     suite = unittest.defaultTestLoader.loadTestsFromName(sys.argv[1])
     runner = unittest.TextTestRunner(stream=sys.stderr, verbosity=2, resultclass=Recorder)
     sys.exit(not runner.run(suite).wasSuccessful())

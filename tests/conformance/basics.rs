@@ -215,7 +215,7 @@ fn idle_waits() {
     let _turn = alone();
     let guest = c("idle", false);
     let cost = |world: World, ms: &str| {
-        value(&run_with(world, &[], &[&guest, "160", ms], b"", &[]).lines(), "cpu_ns_per_wait")
+        value(&run_with(world, &[], &[&guest, "400", ms], b"", &[]).lines(), "cpu_ns_per_wait")
     };
     for (world, real_ms) in [(World::Frame("1"), "1"), (World::Frame("3"), "3")] {
         // Turn by turn, since the cost of a wake-up changes by the second; the least of each.

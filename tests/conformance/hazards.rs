@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool, values};
+use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool, value, values};
 
 /// One unmetered frame and a metered one.
 const TWO: [World; 2] = [World::Frame("1"), World::Frame("10")];
@@ -16,6 +16,24 @@ fn vector_and_tile_registers_survive_traps_and_hits() {
 #[test]
 fn seccomp_filters_of_the_programs_own() {
     conforms(&[&c("filters", false)], &FRAMES);
+}
+
+/// Registers, flags, red zone and results of calls at places that jump to the blob, from their first call on and while they
+/// change under several threads, handlers and children; what only looks like a call's instruction; a breakpoint of the
+/// program's at one; a filter that comes later.
+#[test]
+fn places_that_jump_to_the_blob_are_as_without() {
+    let guest = c("sites", false);
+    conforms(&[&guest], &[World::Jumping("1"), World::Frame("1"), World::Jumping("10")]);
+    let jumps =
+        |world, options: &[&str]| value(&run_with(world, options, &[&guest, "jumps"], b"", &[]).lines(), "jumps");
+    let seen = (
+        jumps(World::Native, &[]),
+        jumps(World::Frame("1"), &["--call-sites", "never"]),
+        jumps(World::Frame("1"), &["--call-sites", "102"]),
+    );
+    assert_eq!(seen, (0, 0, 0), "left alone");
+    assert_eq!((jumps(World::Frame("1"), &[]), jumps(World::Jumping("10"), &[])), (64, 64));
 }
 
 /// `--tsc trap`: rdtsc tells virtual time, at the rate of the processor's, and SIGSEGV, by which it comes, stays the

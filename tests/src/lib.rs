@@ -17,7 +17,7 @@ pub use judge::{Finding, judge, same_lines, value, values};
 pub use runs::{Run, World, alone, beside, diecast, full, run, run_with, target_dir};
 
 /// The worlds that every guest must agree in, besides the native one.
-pub const FRAMES: [World; 3] = [World::Frame("1"), World::Frame("10"), World::Frame("0.5")];
+pub const FRAMES: [World; 3] = [World::Jumping("1"), World::Frame("10"), World::Jumping("0.5")];
 
 /// Looks at most at what may be noise.
 const LOOKS: usize = 5;

@@ -19,6 +19,8 @@ pub enum World {
     Frame(&'static str),
     /// The same, where rdtsc is trapped too.
     Trapped(&'static str),
+    /// The same, where places that call the kernel jump to the blob from their second call on.
+    Jumping(&'static str),
 }
 
 impl World {
@@ -26,7 +28,7 @@ impl World {
     pub fn tdf(self) -> f64 {
         match self {
             World::Native => 1.0,
-            World::Frame(t) | World::Trapped(t) => t.parse().expect("a decimal TDF"),
+            World::Frame(t) | World::Trapped(t) | World::Jumping(t) => t.parse().expect("a decimal TDF"),
         }
     }
 }
@@ -124,6 +126,11 @@ pub fn run_with(world: World, options: &[&str], command: &[&str], stdin: &[u8], 
         World::Frame(tdf) => {
             let mut c = Command::new(diecast());
             c.args(["frame", "--tdf", tdf]).args(options).arg("--").arg(command[0]);
+            c
+        }
+        World::Jumping(tdf) => {
+            let mut c = Command::new(diecast());
+            c.args(["frame", "--tdf", tdf, "--call-sites", "1"]).args(options).arg("--").arg(command[0]);
             c
         }
         World::Trapped(tdf) => {

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use diecast_core_plan::{Mode, Scale, Tsc};
+use diecast_core_plan::{CALL_SITES_DEFAULT, CALL_SITES_MAX, Mode, Scale, Tsc};
 use diecast_core_vtime::Tdf;
 
 /// Run a whole distributed service on one machine, in dilated time, and get the numbers of the real deployment.
@@ -131,6 +131,10 @@ pub struct Meter {
     /// at about a microsecond a reading. Clocks are virtual either way
     #[arg(long, default_value = "native", value_name = "native|trap")]
     pub tsc: Tsc,
+    /// After how many calls that carry time a place in a program jumps to the blob instead of being trapped, which saves
+    /// a signal a call; never for programs that look at their own code (needs Linux 6.11)
+    #[arg(long, value_name = "N|never", default_value_t = CALL_SITES_DEFAULT, value_parser = call_sites)]
+    pub call_sites: u32,
 }
 
 #[derive(Args)]
@@ -423,6 +427,15 @@ fn speed(text: &str) -> Result<u32, String> {
         return Err(wrong());
     }
     Ok((t * 1e6).round() as u32)
+}
+
+/// Calls after which a place jumps, 0 for never.
+fn call_sites(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        _ if text == "never" => Ok(0),
+        Ok(n @ 1..=CALL_SITES_MAX) => Ok(n),
+        _ => Err(format!("'{text}' is no number of calls, expected 1 to {CALL_SITES_MAX} or never")),
+    }
 }
 
 /// A grain in ns, from `100us` or `0.5ms`.

@@ -62,6 +62,7 @@ pub fn frame(a: FrameArgs) -> Done {
         cores: a.cores,
         grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, kept_grain),
         tsc: a.meter.tsc,
+        call_sites: a.meter.call_sites,
         command: a.command,
         stats: a.stats,
     };
@@ -111,7 +112,14 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
     let grain_ns = m.grain.map_or_else(default_grain_ns, kept_grain);
-    let o = PlanOptions { tdf: f.tdf, scale: f.scale, grain_ns, tsc: m.tsc, ..PlanOptions::new(mode) };
+    let o = PlanOptions {
+        tdf: f.tdf,
+        scale: f.scale,
+        grain_ns,
+        tsc: m.tsc,
+        call_sites: m.call_sites,
+        ..PlanOptions::new(mode)
+    };
     let scores = e.machine_types.iter().any(|m| m.score_milli.is_some());
     let facts = plan_facts(scores).map_err(|e| fault(HOST, format!("measuring this host's score: {e}")))?;
     diecast_core_plan::plan(e, &facts, &o).map_err(|r| fault(r.exit_status(), r))

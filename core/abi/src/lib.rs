@@ -20,13 +20,13 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use own::{
-    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, STACK_WORDS,
-    TIMERS_MAX,
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_WORDS,
+    STUB_PAGES, TIMERS_MAX,
 };
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 18;
+pub const ABI_VERSION: u32 = 19;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -239,6 +239,8 @@ pub struct NodePage {
     pub clock: ClockPage,
     /// 1 when every thread has a meter.
     pub metered: AtomicU32,
+    /// Trapped calls from one place in a program after which it jumps to the blob instead; 0 = never.
+    pub site_calls: AtomicU32,
     pub vcpus: AtomicU32,
     /// Real CPU time between two hits.
     pub grain_ns: AtomicU64,

@@ -20,6 +20,11 @@ pub const ALT_SLOTS: usize = 1024;
 /// Signalfds for SIGSYS and SIGTRAP that a process can have at one time.
 pub const SIGNALFDS: usize = 4;
 
+/// Places in a program that are watched at one time for how many trapped calls come from them.
+pub const SITES: usize = 128;
+/// Pages of instructions that they jump to: a program's own code and its libraries may lie more than 2 GiB apart.
+pub const STUB_PAGES: usize = 4;
+
 /// Words of [`OwnPage::stack`].
 pub const STACK_WORDS: usize = 384;
 
@@ -58,6 +63,8 @@ pub struct OwnPage {
     /// Virtual instant at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
     pub itimer_due_ns: AtomicU64,
     pub itimer_every_ns: AtomicU64,
+    /// 1 while a thread of it changes instructions.
+    pub changing: AtomicU32,
     /// Stack of the calls that the supervisor makes while every thread of the process is stopped.
     pub stack: [AtomicU64; STACK_WORDS],
 }
@@ -83,4 +90,14 @@ pub struct InheritedPage {
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
     /// 1 once the program asked for stamps on packets, and its receiving calls are trapped.
     pub stamped: AtomicU32,
+    /// Places of which trapped calls came (freestanding/blob/src/sites.rs): the address after the call, times 2^16, and how
+    /// many calls came from there or what has become of it.
+    pub sites: [AtomicU64; SITES],
+    /// Pages with the instructions that those places jump to: address, and in its low bits how many there are.
+    pub stubs: [AtomicU64; STUB_PAGES],
+    /// The place that is being changed, as in `sites` (0 = none), and its jump's operand.
+    pub site_changing: AtomicU64,
+    pub site_operand: AtomicU32,
+    /// 1 where no place is changed: a tracer would see it, or the kernel can't tell what may be.
+    pub sites_off: AtomicU32,
 }

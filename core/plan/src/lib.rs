@@ -28,6 +28,9 @@ pub use model::{
     PlannedWay, PlannedWorkload, Quota, QuotaPurpose, Role, WayFrom,
 };
 pub use network::{changes, nics_of};
-pub use options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale, ScaleError, Tsc, TscError};
+pub use options::{
+    CALL_SITES_DEFAULT, CALL_SITES_MAX, GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale,
+    ScaleError, Tsc, TscError,
+};
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

@@ -96,6 +96,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         seed,
         grain_ns: options.grain_ns,
         tsc: if options.mode.has_envelope() { options.tsc } else { Tsc::Native },
+        call_sites: if options.mode.has_envelope() { options.call_sites } else { 0 },
         nodes,
         workload: PlannedWorkload {
             parameters: workload.parameters.iter().map(|p| (p.name.clone(), p.text.clone())).collect(),

@@ -37,6 +37,8 @@ pub struct Plan {
     pub grain_ns: u64,
     /// What rdtsc tells programs.
     pub tsc: Tsc,
+    /// Calls that carry time after which a place in a program jumps to the blob instead of being trapped; 0 = never.
+    pub call_sites: u32,
     /// The nodes, in the catalog's order.
     pub nodes: Vec<PlannedNode>,
     /// The load.

@@ -62,6 +62,12 @@ impl fmt::Display for Scale {
     }
 }
 
+/// Calls that carry time after which a place in a program jumps to the blob. Changing it takes some 30 µs and two pages
+/// of memory: what calls seldom is not worth it.
+pub const CALL_SITES_DEFAULT: u32 = 1;
+/// The most that can be counted.
+pub const CALL_SITES_MAX: u32 = 60_000;
+
 /// What rdtsc tells programs in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -103,6 +109,8 @@ pub struct PlanOptions {
     pub grain_ns: u64,
     /// What rdtsc tells; only modes with an envelope can trap it.
     pub tsc: Tsc,
+    /// Calls that carry time after which a place in a program jumps to the blob instead of being trapped; 0 = never.
+    pub call_sites: u32,
     /// How much of each CPU the nodes may take together; the rest is for emulator, meter and supervisor.
     pub core_limit: Ratio,
 }
@@ -116,6 +124,7 @@ impl PlanOptions {
             scale: None,
             grain_ns: GRAIN_NS_DEFAULT,
             tsc: Tsc::Native,
+            call_sites: CALL_SITES_DEFAULT,
             core_limit: Ratio::new(85, 100),
         }
     }

@@ -13,11 +13,13 @@ extern crate alloc;
 mod docs;
 #[cfg(feature = "alloc")]
 mod filter;
+mod sites;
 
 #[cfg(feature = "alloc")]
 pub use docs::limits_table;
 #[cfg(feature = "alloc")]
 pub use filter::{FilterInsn, SeccompData, evaluate, filter, filter_bytes};
+pub use sites::{BY_JUMP, comes_by_jump};
 
 /// One question about a call's registers. Index counts from 0 (`a0` to `a5`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -99,3 +99,46 @@ fn other_architectures_and_x32_are_refused() {
 fn fits_the_kernels_limit() {
     assert!(filter(BLOB, 1).len() < 4096);
 }
+
+/// What the blob asks of a call that comes by a jump is what the filter asks: over arguments that hold each constant of
+/// the table, and their neighbours, in every register.
+#[test]
+fn a_jump_asks_what_the_filter_asks() {
+    let mut words = vec![0, 1, 2, u64::from(u32::MAX), u64::MAX, 1 << 31, 1 << 40, 0x1234_5678_0000_0000];
+    let (mut tests, mut names) = (Vec::<Test>::new(), Vec::<u32>::new());
+    for row in ROWS {
+        match row.action {
+            Action::Trap(When::Any(t) | When::All(t)) => tests.extend(t),
+            Action::Trap(When::EitherAnd(t, also)) => {
+                tests.extend(t);
+                tests.push(also);
+            }
+            Action::Trap(When::Options(levels)) => {
+                names.extend(levels.iter().flat_map(|(l, n)| [&[*l][..], n].concat()))
+            }
+            _ => {}
+        }
+    }
+    names.extend(tests.iter().flat_map(|t| if let Test::LowIn { values, .. } = t { *values } else { &[] }));
+    words.extend(
+        names
+            .iter()
+            .flat_map(|n| [u64::from(*n), u64::from(*n) | 0x80, u64::from(*n) | 0x100, 1 << 32 | u64::from(*n)]),
+    );
+    let (mut state, mut seen) = (1u64, [0u32; 2]);
+    let mut next = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    let code = filter(BLOB, 0xd1ec);
+    for nr in BY_JUMP {
+        for _ in 0..20_000 {
+            let args: [u64; 6] = std::array::from_fn(|_| words[next(words.len())]);
+            let filters = evaluate(&code, &SeccompData { nr: *nr, arch: ARCH, ip: 1, args }).unwrap().0 == TRAP;
+            assert_eq!(comes_by_jump(*nr, &args), Some(filters), "{nr} with {args:x?}");
+            seen[usize::from(filters)] += 1;
+        }
+    }
+    assert!(seen.iter().all(|n| *n > 50_000), "both kinds were met: {seen:?}");
+    assert_eq!(comes_by_jump(nr::CLONE3, &[0; 6]), None);
+}

@@ -79,6 +79,9 @@ const HANDLERS_ADDR: u64 =
     PROC_PAGE_ADDR + (offset_of!(ProcPage, inherited) + offset_of!(InheritedPage, handlers)) as u64;
 /// Generation of the frame's map.
 const GENERATION_ADDR: u64 = NODE_PAGE_ADDR + offset_of!(NodePage, seq) as u64;
+/// Whether instructions of the program are left alone.
+const SITES_OFF_ADDR: u64 =
+    PROC_PAGE_ADDR + (offset_of!(ProcPage, inherited) + offset_of!(InheritedPage, sites_off)) as u64;
 /// How many handlers were entered.
 const HANDLED_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, handled)) as u64;
 
@@ -129,7 +132,8 @@ dc_trampoline:
     .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
     .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
     mov rdi, rsp
-    call {serve}
+    call {trapped}
+6:
     mov rdi, [rsp]
     mov rsi, [rsp + 8]
     mov rdx, [rsp + 16]
@@ -144,6 +148,62 @@ dc_trampoline:
     jmp rcx
     .cfi_endproc
     .size dc_trampoline, . - dc_trampoline
+
+    .globl dc_site
+    .hidden dc_site
+    .type dc_site, @function
+    # Where a place of the program comes to instead of making its call (sites.rs): rax the number, rcx where it goes on,
+    # r11 free, all else as the program has it. Builds the record of dc_trampoline, at the same place of the stack.
+dc_site:
+    .cfi_startproc
+    .cfi_def_cfa rsp, 0
+    .cfi_register rip, rcx
+    lea rsp, [rsp - 128]
+    .cfi_adjust_cfa_offset 128
+    pushfq
+    .cfi_adjust_cfa_offset 8
+    lea r11, [rsp + 136]
+    .cfi_def_cfa r11, 0
+    sub rsp, {record} - 8
+    and rsp, -16
+    mov [rsp], rdi
+    mov [rsp + 8], rsi
+    mov [rsp + 16], rdx
+    mov [rsp + 24], r10
+    mov [rsp + 32], r8
+    mov [rsp + 40], r9
+    mov [rsp + 48], rax
+    mov [rsp + 56], rcx
+    mov [rsp + 64], r11
+    mov rcx, [r11 - 136]
+    # CFA = *(rsp + 64), rip at rsp + 56.
+    .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
+    .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
+    mov [rsp + 72], rcx
+    mov rdi, rsp
+    call {passes}
+    test eax, eax
+    jnz 7f
+    mov rdi, rsp
+    call {serve}
+    jmp 6b
+7:
+    # As it is: from the place's own instruction, with every register as the program has it.
+    mov rdi, [rsp]
+    mov rsi, [rsp + 8]
+    mov rdx, [rsp + 16]
+    mov r10, [rsp + 24]
+    mov r8, [rsp + 32]
+    mov r9, [rsp + 40]
+    mov rax, [rsp + 48]
+    mov rcx, [rsp + 56]
+    push [rsp + 72]
+    popfq
+    mov rsp, [rsp + 64]
+    lea rcx, [rcx - 2]
+    jmp rcx
+    .cfi_endproc
+    .size dc_site, . - dc_site
 
     .globl dc_clone3
     .hidden dc_clone3
@@ -375,6 +435,8 @@ diecast_blob_begin:
     # Where a new image begins whose parent asked in vfork to trace it: rsp = TracedStart. From here on it is traced, and
     # its first instruction waits for its tracer.
 diecast_blob_trace:
+    movabs rax, {sites_off}
+    mov dword ptr [rax], 1
     xor edi, edi
     movabs rsi, {traced_magic}
     mov eax, 101
@@ -412,6 +474,8 @@ diecast_timers:
     .size diecast_timers, . - diecast_timers
 "#,
     serve = sym crate::serve::serve,
+    trapped = sym crate::serve::trapped,
+    passes = sym crate::sites::passes,
     prepare = sym signals::prepare_clone3,
     reset = sym signals::reset_handlers,
     init = sym crate::init::init,
@@ -428,6 +492,7 @@ diecast_timers:
     restart = const RESTART,
     traced_magic = const TRACED_MAGIC,
     trap_mask = const offset_of!(TracedStart, trap_mask),
+    sites_off = const SITES_OFF_ADDR,
 );
 
 /// A system call whose time was translated by one generation of the frame's map.
@@ -468,6 +533,7 @@ address_of!(trampoline, "dc_trampoline");
 address_of!(clone3_trampoline, "dc_clone3");
 address_of!(trampoline_up, "dc_trampoline_up");
 address_of!(clone3_trampoline_up, "dc_clone3_up");
+address_of!(site_entry, "dc_site");
 address_of!(restorer, "dc_restorer");
 /// Bytes of it, up to where the instruction pointer is while the kernel serves its rt_sigreturn.
 pub const RESTORER_LEN: u64 = 9;

@@ -22,7 +22,8 @@ const SA_NODEFER: u64 = 0x4000_0000;
 /// Everything waits while a meter's hit is served. SIGSYS too: when a trapped call and a tick come together the
 /// kernel may set up the tick's frame first, and a SIGSYS on top of it would see the handler's registers, not the call's.
 const METER_MASK: u64 = !0;
-const SIGTRAP_MASK: u64 = 1 << 4;
+/// All but SIGSYS, and SIGSEGV and SIGBUS, which a stack without room gives.
+const SIGSYS_MASK: u64 = !(1 << 30 | 1 << 10 | 1 << 6);
 
 pub extern "C" fn init(args: &InitArgs) -> Ret {
     let page = sys::own(
@@ -67,8 +68,9 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         return r;
     }
     // A meter's hit waits for the short SIGSYS handler: an alternate stack of 8 KiB has room for the frame of a
-    // program's handler and one of ours, not for two.
-    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER | SA_RESTART, entry::restorer(), SIGTRAP_MASK];
+    // program's handler and one of ours, not for two. A program's handler waits too: with SIGTRAP blocked it would die of
+    // a breakpoint, its own or one of `sites`.
+    let sigsys = [entry::sigsys_entry(), base | SA_NODEFER | SA_RESTART, entry::restorer(), SIGSYS_MASK];
     let r = sys::own(RT_SIGACTION, [31, &raw const sigsys as u64, 0, 8, 0, 0]);
     if r < 0 {
         return r;
@@ -104,6 +106,8 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
 /// The image's own first instructions, where the supervisor's were.
 pub extern "C" fn put_back(args: &BeginArgs) -> Ret {
     const PROT_ALL: u64 = 7;
+    // A tracer shows the program's instructions as they are in its file.
+    process().inherited.sites_off.store(1, Ordering::Relaxed);
     let first = args.entry & !4095;
     let len = ((args.entry + args.len + 4095) & !4095) - first;
     let r = sys::own(sys::MPROTECT, [first, len, PROT_ALL, 0, 0, 0]);

@@ -32,6 +32,7 @@ mod serve;
 mod settime;
 mod signalfd;
 mod signals;
+mod sites;
 mod sockets;
 mod stamps;
 mod sys;

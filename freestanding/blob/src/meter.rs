@@ -15,7 +15,7 @@ use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
-use crate::{clock, cputimers, interrupt, node, process, signals, sys, usage};
+use crate::{clock, cputimers, interrupt, node, process, signals, sites, sys, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -35,6 +35,7 @@ pub const CONTENDED: u32 = 2;
 #[unsafe(no_mangle)]
 pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
     const TRAP_PERF: i32 = 6;
+    const SI_KERNEL: i32 = 0x80;
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
     if i.code == TRAP_PERF && i.word1 == METER_MAGIC {
@@ -53,6 +54,9 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     } else if signals::is_kick(i) {
         // SAFETY: as above.
         interrupt::after_change(unsafe { &mut *uc });
+    // SAFETY: as above.
+    } else if i.code == SI_KERNEL && sites::met_breakpoint(unsafe { &mut *uc }) {
+        // The instruction is made again.
     } else {
         // The program's own handler may make trapped calls; the mask comes back with the frame.
         let sigsys = 1u64 << 30;

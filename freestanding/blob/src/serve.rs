@@ -9,11 +9,17 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, node, report, sched, settime, signalfd, signals, sockets, stamps, timers, usage, vdso,
-    views, waits,
+    altstack, carried, clock, node, report, sched, settime, signalfd, signals, sites, sockets, stamps, timers, usage,
+    vdso, views, waits,
 };
 
-/// Serves one trapped call and gives what goes into rax.
+/// Serves one call that came by a signal and gives what goes into rax.
+pub extern "C" fn trapped(r: &mut Record) -> Ret {
+    sites::seen(r);
+    serve(r)
+}
+
+/// Serves one call, however it came.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
     node().counters.traps.fetch_add(1, Ordering::Relaxed);
     sched::settle();

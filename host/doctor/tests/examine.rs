@@ -96,7 +96,7 @@ fn judge(report: &Report, root: bool) {
     assert_eq!(status(report, "architecture") == Status::Ok, cfg!(target_arch = "x86_64"));
     if kernel >= vec![6, 12] {
         // What every such kernel has, for everyone, unless somebody switched it off.
-        for name in ["kernel vDSO", "seccomp notifications", "ptrace", "a frame", "mseal", "run delay"] {
+        for name in ["kernel vDSO", "seccomp notifications", "ptrace", "a frame", "call sites", "mseal", "run delay"] {
             is_ok(name);
         }
         let paranoid: i32 = fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap().trim().parse().unwrap();

@@ -26,6 +26,8 @@ pub struct Options {
     pub cores: Option<u32>,
     pub grain_ns: u64,
     pub tsc: Tsc,
+    /// Calls from one place in a program after which it jumps to the blob; 0 = never.
+    pub call_sites: u32,
     pub command: Vec<OsString>,
     /// Print what the supervisor counted to stderr at the end.
     pub stats: bool,
@@ -127,7 +129,8 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     }
     let host = |what| move |source| FrameError::Host { what, source };
     let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
-    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc: o.tsc == Tsc::Trap };
+    let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
+    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)

@@ -405,6 +405,7 @@ mod tests {
             metered: true,
             count_kernel: false,
             trap_tsc: false,
+            site_calls: 0,
         };
         NodeFrame::create(lab, "a", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
     }

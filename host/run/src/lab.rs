@@ -465,6 +465,7 @@ fn set_up(
                 metered,
                 count_kernel,
                 trap_tsc: plan.tsc == Tsc::Trap,
+                site_calls: plan.call_sites,
             };
             let (for_members, for_usage) = (node.cgroup().clone(), node.cgroup().clone());
             let frame_of_node = NodeFrame::create(

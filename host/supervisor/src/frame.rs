@@ -138,6 +138,8 @@ pub struct CpuConfig {
     pub count_kernel: bool,
     /// rdtsc is trapped and tells virtual time.
     pub trap_tsc: bool,
+    /// Trapped calls from one place in a program after which it jumps to the blob instead of being trapped; 0 = never.
+    pub site_calls: u32,
 }
 
 /// A node in a frame.
@@ -189,6 +191,7 @@ impl NodeFrame {
             cell.store(ticks, Ordering::Relaxed);
         }
         p.metered.store(u32::from(cpu.metered), Ordering::Relaxed);
+        p.site_calls.store(cpu.site_calls, Ordering::Relaxed);
         p.vcpus.store(cpu.cores.clamp(1, VCPUS_MAX as u32), Ordering::Relaxed);
         let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);
         p.slack_ns.store(slack, Ordering::Relaxed);

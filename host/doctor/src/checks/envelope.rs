@@ -32,7 +32,17 @@ const fn subject(name: &'static str, need: Need) -> Subject {
 }
 
 pub(super) fn all() -> Vec<Check> {
-    vec![architecture(), vdso(), notifications(), tracing(), whole_frame(), seal(), children(), io_uring()]
+    vec![
+        architecture(),
+        vdso(),
+        notifications(),
+        tracing(),
+        whole_frame(),
+        call_sites(),
+        seal(),
+        children(),
+        io_uring(),
+    ]
 }
 
 fn architecture() -> Check {
@@ -211,6 +221,7 @@ fn try_frame(perf: Perf) -> io::Result<Tried> {
     let metered = perf != Perf::None;
     let cpu = CpuConfig {
         trap_tsc: false,
+        site_calls: 0,
         cores: 1,
         speed_ppm: SPEED_ONE_PPM,
         grain_ns: 100_000,
@@ -297,6 +308,18 @@ fn whole_frame() -> Check {
         return s.missing(found, LOST, "see the other lines of the envelope");
     }
     s.ok(found)
+}
+
+fn call_sites() -> Check {
+    let s = subject("call sites", Need::Information);
+    match sys::query_own_map() {
+        Ok(()) => s.ok("the kernel tells what may be changed (PROCMAP_QUERY)"),
+        Err(e) => s.missing(
+            e.to_string(),
+            "each call that carries time is a signal, about 1.5 us more; places that call often can't jump to the blob",
+            "use Linux 6.11 or later, with /proc mounted",
+        ),
+    }
 }
 
 fn seal() -> Check {
