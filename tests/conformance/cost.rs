@@ -84,7 +84,7 @@ fn the_table_of_costs_is_made() {
     assert!(matches!(done.status.code(), Some(0 | 1)), "{text}");
     let table: serde_json::Value = serde_json::from_slice(&std::fs::read(&out).expect("a table")).expect("JSON");
     for row in ["clock", "call", "trap", "thread", "fork", "exec"] {
-        for world in ["native", "frame-1", "frame-10"] {
+        for world in ["native", "frame-1", "frame-10", "trapped"] {
             let ns = table["rows_ns"][row][world]["median"].as_f64();
             assert!(ns.is_some_and(|ns| ns > 1.0), "{row} in {world}: {text}");
         }

@@ -163,6 +163,25 @@ static void by_thread(void) {
     done(pid, "thread");
 }
 
+static void *spins(void *arg) {
+    for (volatile long i = 0;; i++) {}
+    return arg;
+}
+// The first thread, beside others that run and whose meter is due.
+static void beside_threads(void) {
+    for (int turn = 0; turn < 5; turn++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            pthread_t t;
+            for (int i = 0; i < 3; i++) pthread_create(&t, NULL, i ? spins : sleeps, NULL);
+            nanosleep(&(ts_t){0, 5 * MS}, NULL);
+            execl(self, self, "pace", "beside_threads", NULL);
+            _exit(127);
+        }
+        done(pid, "beside_threads");
+    }
+}
+
 static void failures(void) {
     int before = descriptors();
     char *none = file("none", "#!/nowhere/interpreter\n", 23, 0700);
@@ -294,7 +313,7 @@ int main(int argc, char **argv) {
         void (*f)(void);
     } parts[] = {{"fork", by_fork}, {"vfork", by_vfork}, {"spawn", by_spawn}, {"system", by_system}, {"popen", by_popen},
         {"fexecve", by_fexecve}, {"memfd", by_memfd}, {"execveat", by_execveat}, {"script", by_script},
-        {"thread", by_thread}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
+        {"thread", by_thread}, {"beside_threads", beside_threads}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
         {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (argc < 2 || !strcmp(argv[1], parts[i].name)) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));

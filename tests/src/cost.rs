@@ -95,7 +95,7 @@ pub fn look_around(turn: usize, ops: usize, faketime: Option<&str>) -> Vec<(&'st
         let lines = run_with(world, options, &[&guest, "200", &ops], b"", env).lines();
         NAMES.iter().map(|name| (*name, ns(&lines, name))).collect()
     };
-    let mut worlds = vec!["native", "frame-1", "frame-10"];
+    let mut worlds = vec!["native", "frame-1", "frame-10", "trapped"];
     worlds.extend(faketime.map(|_| "libfaketime"));
     let count = worlds.len();
     worlds.rotate_left(turn % count);
@@ -113,6 +113,7 @@ pub fn look_around(turn: usize, ops: usize, faketime: Option<&str>) -> Vec<(&'st
                 let env = [("LD_PRELOAD", faketime.unwrap_or_default()), ("FAKETIME", "+0 x0.1")];
                 look(World::Native, &[], &env)
             }
+            "trapped" => look(World::Frame("1"), &["--call-sites", "never"], &[]),
             _ => look(World::Frame("1"), &[], &[]),
         };
         (world, found)

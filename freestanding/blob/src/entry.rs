@@ -382,8 +382,9 @@ dc_restorer:
 
     .globl diecast_blob_init
     .type diecast_blob_init, @function
-    # Called once by the supervisor in a new image: rdi = InitArgs. Stops with int3, rax = 0 or -errno.
+    # Called once by the supervisor in a new image: rbx = InitArgs. Stops with int3, rax = 0 or -errno.
 diecast_blob_init:
+    mov rdi, rbx
     and rsp, -16
     call {init}
     int3

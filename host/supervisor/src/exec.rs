@@ -1,11 +1,15 @@
 //! One exec: let it happen, then put the new image in its frame before its first instruction.
 //!
 //! ```text
-//! notification ── seize, interrupt, give the memfd ── continue ──┬─ exec event ── exit of execve ── map blob
-//!                                                                │   ── blob's own init ── int3 ── meter on ── detach
-//!                                                                ├─ interrupt stop: exec failed ── take the memfd back ── detach
+//! notification ── seize, interrupt, give the memfd ── continue ──┬─ stop in a new image ── map blob ── blob's own init ── int3
+//!                                                                │   ── meter on ── detach
+//!                                                                ├─ stop in the old one: exec failed ── take the memfd back ── detach
 //!                                                                └─ gone
 //! ```
+//!
+//! Each stop is two switches between two threads, 30 to 50 µs, so there are as few as can be: the interrupt that was asked for
+//! before the call comes at its end, and mapping the blob returns into the blob where the kernel's vDSO has a `syscall` that
+//! can (`KernelVdso::syscall_ret`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart};
 use diecast_host_sys::perf::Meter;
-use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
+use diecast_host_sys::ptrace::{self, Regs, Stopped, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{GuestPtr, Tid, memory, process};
@@ -147,7 +151,9 @@ fn attempt(
 ) -> Result<Outcome, ExecError> {
     let tid = n.tid();
     let give_up = Instant::now() + OUR_OWN_PATIENCE;
-    while let Err(e) = ptrace::seize(tid) {
+    // Where other threads end at the exec, the interrupt is lost on the way.
+    let seize = if process::is_alone(tid) { ptrace::seize } else { ptrace::seize_to_exec };
+    while let Err(e) = seize(tid) {
         match e.raw_os_error() {
             Some(libc::ESRCH) => return Ok(Outcome::Gone),
             // The lab is being paused: it is stopped for its timers.
@@ -164,28 +170,27 @@ fn attempt(
     if let Err(e) = seccomp::let_continue(listener, n) {
         return if gone(&e) { drop_tracee() } else { Err(e.into()) };
     }
-    // The old image's signals go through, its meter's included: its handlers are still there.
-    let s = loop {
-        match ptrace::wait()? {
-            Wait::Gone => return Ok(Outcome::Gone),
-            Wait::Stopped(s) => match s.why {
-                Why::Exec => break s,
-                Why::Interrupt => return take_back(s, fd, 0),
-                Why::Signal(sig, _) => return take_back(s, fd, sig),
-                Why::Syscall => {
-                    s.resume(0)?;
-                }
-            },
-        }
-    };
-    // The call is not over at the exec event: its return value would overwrite a register.
-    let s = stop!(s, |s| s.resume_to_syscall(0));
-    match into_frame(s, fd as u64, node, kernel, lineage, begins) {
+    let Wait::Stopped(mut s) = ptrace::wait()? else { return Ok(Outcome::Gone) };
+    if s.why == Why::Exec {
+        // The call is not over: its return value would overwrite a register.
+        ptrace::interrupt(s.tid())?;
+        s = stop!(s, |s| s.resume(0));
+    }
+    let regs = s.regs()?;
+    if regs.rip == n.ip {
+        // The old image's signals go through, its meter's included: its handlers are still there.
+        let signal = if let Why::Signal(sig, _) = s.why { sig } else { 0 };
+        return take_back(s, fd, signal);
+    }
+    match into_frame(s, &regs, fd as u64, node, kernel, lineage, begins) {
         Ok(o) => Ok(o),
         Err(e) => {
             // Half in a frame is worse than not at all.
             let _ = process::kill(tid, libc::SIGKILL);
-            let _ = ptrace::wait();
+            // Its end must not be the next exec's.
+            while let Ok(Wait::Stopped(s)) = ptrace::wait() {
+                let _ = s.detach(0);
+            }
             Err(e)
         }
     }
@@ -311,6 +316,7 @@ fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
 
 fn into_frame(
     s: Stopped,
+    regs: &Regs,
     fd: u64,
     node: &NodeFrame,
     kernel: &KernelVdso,
@@ -318,10 +324,10 @@ fn into_frame(
     begins: Begins,
 ) -> Result<Outcome, ExecError> {
     let tid = s.tid();
-    if s.why != Why::Syscall {
+    if s.why != Why::Interrupt {
         return Err(ExecError::Stop { tid, why: s.why, during: "leaving execve" });
     }
-    let regs = s.regs()?;
+    let regs = *regs;
     if regs.cs != USER_CS_64 {
         return Err(ExecError::Not64Bit(tid));
     }
@@ -330,20 +336,6 @@ fn into_frame(
     let mask = s.sigmask()?;
     // Other signals wait until the new image is ready; int3 must not be blocked.
     s.set_sigmask(!OURS)?;
-
-    let mut r = regs;
-    r.rax = SYS_MMAP;
-    (r.rdi, r.rsi, r.rdx) = (BLOB_ADDR, image::mapped_len(), PROT_READ_EXEC);
-    (r.r10, r.r8, r.r9) = (MAP_PRIVATE_FIXED_NOREPLACE, fd, 0);
-    r.rip = vdso + kernel.syscall;
-    r.orig_rax = u64::MAX;
-    s.set_regs(&r)?;
-    let s = stop!(s, Stopped::step);
-    expect_trap(&s, "mapping the blob")?;
-    let mapped = s.regs()?.rax;
-    if mapped != BLOB_ADDR {
-        return Err(ExecError::Guest { tid, what: "mapping the blob", errno: -(mapped as i64) });
-    }
 
     let at = (regs.rsp - 512) & !15;
     let map = mm_map(tid, &auxv);
@@ -357,17 +349,43 @@ fn into_frame(
         lineage,
         mm_map: if map.is_some() { at + 64 } else { 0 },
     };
-    s.poke(GuestPtr(at), &args.words())?;
-    if let Some(map) = map {
-        s.poke(GuestPtr(args.mm_map), &map)?;
+    let entry = BLOB_ADDR + image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;
+    // Where mapping the blob returns to, then the arguments.
+    let words: Vec<u64> = [0, entry].into_iter().chain(args.words()).chain(map.into_iter().flatten()).collect();
+    memory::write_words(tid, GuestPtr(at - 16), &words)?;
+
+    let mut r = regs;
+    (r.rax, r.orig_rax) = (SYS_MMAP, u64::MAX);
+    (r.rdi, r.rsi, r.rdx) = (BLOB_ADDR, image::mapped_len(), PROT_READ_EXEC);
+    (r.r10, r.r8, r.r9) = (MAP_PRIVATE_FIXED_NOREPLACE, fd, 0);
+    (r.rbx, r.rsp) = (at, at - 8);
+    let failed = |mapped: u64| ExecError::Guest { tid, what: "mapping the blob", errno: -(mapped as i64) };
+    // Debuggers' programs, which start seldom, take the longer way everywhere, so that it is walked on every kernel.
+    let short = kernel.syscall_ret.filter(|_| begins == Begins::Free);
+    let s = if let Some(returns) = short {
+        r.rip = vdso + returns;
+        s.set_regs(&r)?;
+        stop!(s, |s| s.resume(0))
+    } else {
+        r.rip = vdso + kernel.syscall;
+        s.set_regs(&r)?;
+        let s = stop!(s, Stopped::step);
+        expect_trap(&s, "mapping the blob")?;
+        let mapped = s.regs()?.rax;
+        if mapped != BLOB_ADDR {
+            return Err(failed(mapped));
+        }
+        r.rip = entry;
+        s.set_regs(&r)?;
+        stop!(s, |s| s.resume(0))
+    };
+    let now = s.regs()?;
+    if now.rip == entry && s.why != Why::Interrupt {
+        // It returned to where nothing is mapped.
+        return Err(failed(now.rax));
     }
-    let entry = image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;
-    r = regs;
-    (r.rdi, r.rsp, r.rip, r.orig_rax) = (at, at - 128, BLOB_ADDR + entry, u64::MAX);
-    s.set_regs(&r)?;
-    let s = stop!(s, |s| s.resume(0));
     expect_trap(&s, "initialising the blob")?;
-    let result = s.regs()?.rax as i64;
+    let result = now.rax as i64;
     if result != 0 {
         return Err(ExecError::Guest { tid, what: "initialising the blob", errno: -result });
     }

@@ -78,7 +78,7 @@ impl StoppedProcesses {
                     }
                     // It stops again before it does anything for this signal.
                     Why::Signal(signal, _) => drop(s.resume(signal)),
-                    Why::Exec | Why::Syscall => drop(s.resume(0)),
+                    Why::Exec => drop(s.resume(0)),
                 },
                 None if Instant::now() > give_up => {
                     return Err(StopError::Late(self.seized.len() - self.stopped.len()));

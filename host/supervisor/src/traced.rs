@@ -233,7 +233,7 @@ impl Drop for Held {
                     return;
                 }
                 Why::Signal(signal, _) => signal,
-                Why::Exec | Why::Syscall => 0,
+                Why::Exec => 0,
             };
             if s.resume(signal).is_err() {
                 return;

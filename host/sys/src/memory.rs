@@ -89,6 +89,16 @@ pub fn write_all(tid: Tid, at: GuestPtr, bytes: &[u8]) -> io::Result<()> {
     memory.write_all_at(bytes, at.0)
 }
 
+/// Writes words to another process's memory, where it can write itself.
+pub fn write_words(tid: Tid, at: GuestPtr, words: &[u64]) -> io::Result<()> {
+    let len = size_of_val(words);
+    let local = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: len };
+    let remote = libc::iovec { iov_base: at.0 as *mut libc::c_void, iov_len: len };
+    // SAFETY: the local iovec covers `words`, which are only read; the remote address is checked by the kernel.
+    let n = check(unsafe { libc::process_vm_writev(tid.0, &raw const local, 1, &raw const remote, 1, 0) } as i64)?;
+    if n as usize == len { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::EFAULT)) }
+}
+
 /// Reads words of another process's memory.
 pub fn read_words(tid: Tid, at: GuestPtr, words: &mut [u64]) -> io::Result<()> {
     let mut bytes = vec![0u8; words.len() * 8];

@@ -35,6 +35,13 @@ pub fn kill(pid: Tid, signal: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::kill(pid.0, signal) })).map(|_| ())
 }
 
+/// Whether a thread is the only one of its process.
+pub fn is_alone(tid: Tid) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    // Each thread is a folder, which links to this one.
+    std::fs::metadata(format!("/proc/{}/task", tid.0)).is_ok_and(|folder| folder.nlink() == 3)
+}
+
 /// Queues a signal with a word of data for one thread, as sigqueue(3) does.
 pub fn queue_signal(pid: Tid, tid: Tid, signal: i32, word: u64) -> io::Result<()> {
     const SI_QUEUE: i32 = -1;

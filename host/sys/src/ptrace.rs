@@ -16,10 +16,8 @@ const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 /// Why a thread stopped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// In execve, the new image is in place.
+    /// In execve, the new image is in place; after [`seize_to_exec`] only.
     Exec,
-    /// Entry or exit of a system call.
-    Syscall,
     /// An interrupt that we asked for, or a group stop.
     Interrupt,
     /// About to receive this signal; the second number is its si_code.
@@ -46,10 +44,14 @@ fn request(req: libc::c_uint, tid: Tid, addr: u64, data: u64) -> io::Result<i64>
     check(unsafe { libc::ptrace(req, tid.0, addr as *mut libc::c_void, data as *mut libc::c_void) })
 }
 
-/// Attaches without stopping; exec and system call stops will be told apart.
+/// Attaches without stopping. An exec is no stop of its own.
 pub fn seize(tid: Tid) -> io::Result<()> {
-    let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_TRACESYSGOOD;
-    request(libc::PTRACE_SEIZE, tid, 0, options as u64).map(|_| ())
+    request(libc::PTRACE_SEIZE, tid, 0, 0).map(|_| ())
+}
+
+/// The same, where an exec is a stop.
+pub fn seize_to_exec(tid: Tid) -> io::Result<()> {
+    request(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACEEXEC as u64).map(|_| ())
 }
 
 /// Asks a running tracee to stop.
@@ -98,12 +100,10 @@ fn what_happened(tid: Tid, status: i32) -> Wait {
     }
     let sig = libc::WSTOPSIG(status);
     let event = status >> 16;
-    let why = if event == libc::PTRACE_EVENT_EXEC {
-        Why::Exec
-    } else if event == PTRACE_EVENT_STOP {
+    let why = if event == PTRACE_EVENT_STOP {
         Why::Interrupt
-    } else if sig == libc::SIGTRAP | 0x80 {
-        Why::Syscall
+    } else if event == libc::PTRACE_EVENT_EXEC {
+        Why::Exec
     } else {
         let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
         let code = match request(libc::PTRACE_GETSIGINFO, tid, 0, info.as_mut_ptr() as u64) {
@@ -154,12 +154,6 @@ impl Stopped {
     /// Goes on, delivering a signal (0: none).
     pub fn resume(self, signal: i32) -> io::Result<Tid> {
         request(libc::PTRACE_CONT, self.tid, 0, signal as u64)?;
-        Ok(self.tid)
-    }
-
-    /// Goes on to the next entry or exit of a system call.
-    pub fn resume_to_syscall(self, signal: i32) -> io::Result<Tid> {
-        request(libc::PTRACE_SYSCALL, self.tid, 0, signal as u64)?;
         Ok(self.tid)
     }
 

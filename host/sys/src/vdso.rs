@@ -11,6 +11,9 @@ pub struct KernelVdso {
     pub getcpu: u64,
     /// Some `syscall` instruction.
     pub syscall: u64,
+    /// One behind which the function returns, and only clears registers that a call need not keep; None where the image has
+    /// none.
+    pub syscall_ret: Option<u64>,
 }
 
 fn u16_at(b: &[u8], at: usize) -> Option<u64> {
@@ -47,6 +50,20 @@ pub fn symbol(image: &[u8], name: &str) -> Option<u64> {
     None
 }
 
+const SYSCALL: [u8; 2] = [0x0f, 0x05];
+
+/// Whether instructions are `ret`, after any number of `xor` of a register that a call need not keep with itself.
+fn returns(code: &[u8]) -> bool {
+    match code {
+        [0xc3, ..] => true,
+        // edx, ecx, esi, edi; r8d to r11d.
+        [0x31, 0xd2 | 0xc9 | 0xf6 | 0xff, rest @ ..] | [0x45, 0x31, 0xc0 | 0xc9 | 0xd2 | 0xdb, rest @ ..] => {
+            returns(rest)
+        }
+        _ => false,
+    }
+}
+
 impl KernelVdso {
     /// Finds the offsets in this process's own vDSO. None on a kernel without one.
     pub fn find() -> Option<KernelVdso> {
@@ -64,7 +81,24 @@ impl KernelVdso {
         }
         let clock_gettime = symbol(&image, "__vdso_clock_gettime")?;
         let getcpu = symbol(&image, "__vdso_getcpu").unwrap_or(0);
-        let syscall = image.windows(2).position(|w| w == [0x0f, 0x05])? as u64;
-        Some(KernelVdso { clock_gettime, getcpu, syscall })
+        let syscall = image.windows(2).position(|w| w == SYSCALL)? as u64;
+        let syscall_ret = image.windows(2).enumerate().find(|(at, w)| *w == SYSCALL && returns(&image[at + 2..]));
+        Some(KernelVdso { clock_gettime, getcpu, syscall, syscall_ret: syscall_ret.map(|(at, _)| at as u64) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_returns_where_only_registers_are_cleared_before_ret() {
+        assert!(returns(&[0xc3]));
+        assert!(returns(&[0x31, 0xd2, 0x31, 0xc9, 0x31, 0xf6, 0x31, 0xff, 0x45, 0x31, 0xdb, 0xc3, 0xcc]));
+        for other in
+            [&[][..], &[0xc9, 0xc3], &[0x31, 0xdb, 0xc3], &[0x45, 0x31, 0xe4, 0xc3], &[0x31, 0xc0, 0xc3], &[0x31]]
+        {
+            assert!(!returns(other), "{other:x?}: leave, ebx, r12, the result itself, no end");
+        }
     }
 }
