@@ -101,7 +101,7 @@ fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the te
 		--package diecast-core-plan --package diecast-host-net -- --nocapture upsets large_frames_become_right merged_frames_are_those
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-tests --test conformance -- --nocapture random_calls
 
-conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's (hours)
+conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's, Redis's (hours)
 	benches/conformance.py --jobs 2
 
 # Every other script of benches/ has a target of its name.

