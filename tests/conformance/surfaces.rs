@@ -170,6 +170,12 @@ fn stamps_of_packets_and_ipc_objects_are_in_virtual_time() {
 }
 
 #[test]
+fn times_of_files_are_in_virtual_time() {
+    conforms(&[&c("files", false), "exact"], &[World::Frame("1"), World::Frame("10")]);
+    conforms(&[&c("files", false)], &[World::Frame("0.5")]);
+}
+
+#[test]
 fn alternate_stacks_of_every_size() {
     conforms(&[&c("altstacks", false)], &FRAMES);
 }

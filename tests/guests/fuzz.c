@@ -4,7 +4,7 @@
 // a call may kill it. Results must not depend on how time passes: waits are short, or something ends them at once, and
 // of times only what is sure is printed. Runs as nobody, so that no clock, limit or policy of the host is changed.
 //
-// Covers: open poll lseek rt_sigaction rt_sigprocmask ioctl select shmctl nanosleep getitimer alarm setitimer
+// Covers: open stat fstat lstat newfstatat statx utime utimes futimesat utimensat poll lseek rt_sigaction rt_sigprocmask ioctl select shmctl nanosleep getitimer alarm setitimer
 // setsockopt getsockopt wait4 semctl msgctl gettimeofday getrlimit getrusage sysinfo times rt_sigpending
 // rt_sigtimedwait rt_sigsuspend sigaltstack personality sched_setparam sched_getparam sched_setscheduler
 // sched_getscheduler signalfd signalfd4 sched_rr_get_interval prctl adjtimex setrlimit settimeofday time futex
@@ -663,6 +663,64 @@ static void do_openat2(void) {
 }
 static void do_lseek(void) { SAY("%ld", R3(SYS_lseek, fd(), 0, one_in(3) ? number() : 0)); }
 
+// Times of files: `file` is one of its own, which a path names too.
+static int file = -1;
+static char file_path[32];
+static const char *a_file(void) { return one_in(3) ? a_path() : file_path; }
+static int a_fd(void) { return one_in(3) ? fd() : file; }
+// The times that a call wrote, which begin at `from`: near now, or what they are; of a file of this run only.
+static void say_times(long r, const void *out, int from, int step, int count) {
+    char text[200] = "";
+    for (int i = 0, n = 0; r == 0 && held(out) != -77 && i < count; i++) {
+        const struct { long sec; unsigned nsec; } *t = (const void *)((const char *)out + from + i * step);
+        int is_now = labs(t->sec - time(NULL)) < 5;
+        n += snprintf(text + n, sizeof text - n, " %ld.%u", is_now ? 0 : t->sec, is_now ? 0 : t->nsec);
+    }
+    SAY("%ld%s", r, text);
+}
+static void do_stat(void) {
+    void *o = room(144);
+    say_times(R2(SYS_stat, file_path, o), o, 72, 16, 3);
+    SAY("%ld", R2(SYS_stat, a_path(), room(144)));
+}
+static void do_lstat(void) { SAY("%ld", R2(SYS_lstat, a_file(), room(144))); }
+static void do_fstat(void) {
+    void *o = room(144);
+    say_times(R2(SYS_fstat, file, o), o, 72, 16, 3);
+    SAY("%ld", R2(SYS_fstat, fd(), room(144)));
+}
+static void do_newfstatat(void) {
+    static const int flags[] = {0, 0x100, 0x800, 0x1000, 0x4000};
+    long f = one_in(4) ? number() : PICK(flags);
+    SAY("%ld", R4(SYS_newfstatat, one_in(2) ? AT_FDCWD : a_fd(), one_in(3) ? "" : a_file(), room(144), f));
+}
+static void do_statx(void) {
+    void *o = room(256);
+    if (one_in(2)) say_times(R5(SYS_statx, file, "", 0x1000, 0x7ff, o), o, 64, 16, 4);
+    else SAY("%ld", R5(SYS_statx, a_fd(), a_file(), one_in(3) ? number() : 0, one_in(3) ? number() : 0x7ff, o));
+}
+static const long INSTANTS[] = {0, 1, -1, 1000000000, 4102444800, 1L << 33, INT64_MAX, INT64_MIN};
+static void *two_times(const long *parts, int count) {
+    long t[4] = {PICK(INSTANTS), parts[below(count)], PICK(INSTANTS), parts[below(count)]};
+    return one_in(6) ? NULL : at(t, sizeof t);
+}
+static void do_utimensat(void) {
+    static const long parts[] = {0, 1, 999999999, SEC, -1, UTIME_NOW, UTIME_OMIT, 5};
+    void *t = two_times(parts, 8);
+    long f = one_in(4) ? number() : one_in(3) ? 0x100 : 0;
+    if (one_in(2)) SAY("%ld", R4(SYS_utimensat, a_fd(), NULL, t, f));
+    else SAY("%ld", R4(SYS_utimensat, one_in(2) ? AT_FDCWD : a_fd(), a_file(), t, f));
+}
+static const long MICROS[] = {0, 1, 999999, 1000000, -1, 500000};
+static void do_utimes(void) { SAY("%ld", R2(SYS_utimes, a_file(), two_times(MICROS, 6))); }
+static void do_futimesat(void) {
+    SAY("%ld", R3(SYS_futimesat, one_in(2) ? AT_FDCWD : a_fd(), one_in(3) ? NULL : a_file(), two_times(MICROS, 6)));
+}
+static void do_utime(void) {
+    long t[2] = {PICK(INSTANTS), PICK(INSTANTS)};
+    SAY("%ld", R2(SYS_utime, a_file(), one_in(6) ? NULL : at(t, sizeof t)));
+}
+
 #define ALL(X) X(clock_gettime) X(clock_getres) X(gettimeofday) X(time) X(clock_settime) X(settimeofday) X(adjtimex) \
     X(clock_adjtime) X(sysinfo) X(times) X(getrusage) X(nanosleep) X(clock_nanosleep) X(poll) X(ppoll) X(epoll_wait) \
     X(epoll_pwait) X(epoll_pwait2) X(select) X(pselect6) X(futex) X(futex_waitv) X(futex_wait) X(semtimedop) \
@@ -672,7 +730,8 @@ static void do_lseek(void) { SAY("%ld", R3(SYS_lseek, fd(), 0, one_in(3) ? numbe
     X(setrlimit) X(prlimit64) X(prctl) X(seccomp) X(rt_sigaction) X(rt_sigprocmask) X(rt_sigpending) X(send) \
     X(signalfd) X(signalfd4) X(rt_sigtimedwait) X(rt_sigsuspend) X(sigaltstack) X(sched_setparam) X(sched_getparam) X(sched_setscheduler) \
     X(sched_getscheduler) X(sched_rr_get_interval) X(sched_setattr) X(sched_getattr) X(sched_setaffinity) \
-    X(sched_getaffinity) X(getcpu) X(personality) X(open) X(openat) X(openat2) X(lseek)
+    X(sched_getaffinity) X(getcpu) X(personality) X(open) X(openat) X(openat2) X(lseek) X(stat) X(lstat) X(fstat) \
+    X(newfstatat) X(statx) X(utimensat) X(utimes) X(futimesat) X(utime)
 #define ROW(n) {#n, do_##n},
 static const struct { const char *name; void (*call)(void); } CALLS[] = {ALL(ROW)};
 
@@ -688,6 +747,8 @@ static void open_all(void) {
     timer_fd = timerfd_create(PICK(clocks), TFD_NONBLOCK);
     tcp = socket(AF_INET, SOCK_STREAM, 0);
     udp = socket(AF_INET, SOCK_DGRAM, 0);
+    file = memfd_create("fuzz", 0);
+    snprintf(file_path, sizeof file_path, "/proc/self/fd/%d", file);
     if (bind(udp, (struct sockaddr *)&here, sizeof here) || getsockname(udp, (struct sockaddr *)&here, &len)
         || connect(udp, (struct sockaddr *)&here, len)) _exit(95);
     struct epoll_event e = {EPOLLIN, {.u64 = 0}};

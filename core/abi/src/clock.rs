@@ -75,6 +75,8 @@ pub struct ClockPage {
     previous: [AtomicU64; CLOCKS_MAX],
     /// REALTIME minus MONOTONIC: what steps change.
     pub real_ahead_ns: AtomicI64,
+    /// The host's REALTIME minus its MONOTONIC at the lab's start, constant: by it times of files are read and set alike.
+    pub host_ahead_ns: AtomicI64,
     /// BOOTTIME minus MONOTONIC, constant.
     pub boot_ahead_ns: AtomicI64,
     /// MONOTONIC_RAW minus the oscillator, constant.

@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 19;
+pub const ABI_VERSION: u32 = 20;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -503,6 +503,19 @@ impl NodePage {
             s = cell.load();
         }
         s
+    }
+
+    /// The smallest real instant at which virtual time is at least `v`: of the past too, which does not change.
+    pub fn r_of(&self, v: VirtNs) -> RealNs {
+        let count = (self.segment_count.load(Ordering::Relaxed) as usize).min(SEGMENTS_MAX);
+        let mut s = self.segment();
+        for cell in self.segments.iter().take(count).rev().skip(1) {
+            if s.v0_ns < v.0 {
+                break;
+            }
+            s = cell.load();
+        }
+        s.r_of(v)
     }
 
     /// Virtual time now. `real_now` is asked while the frame holds still: a clock that was read after a change of rate

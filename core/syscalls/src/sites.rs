@@ -103,6 +103,9 @@ macro_rules! by_jump {
 
 by_jump!(
     OPEN,
+    STAT,
+    FSTAT,
+    LSTAT,
     POLL,
     LSEEK,
     RT_SIGACTION,
@@ -126,11 +129,13 @@ by_jump!(
     EPOLL_WAIT,
     WAITID,
     OPENAT,
+    NEWFSTATAT,
     PSELECT6,
     PPOLL,
     EPOLL_PWAIT,
     TIMERFD_SETTIME,
     TIMERFD_GETTIME,
     GETCPU,
+    STATX,
     EPOLL_PWAIT2,
 );

@@ -13,6 +13,7 @@
 #[cfg(feature = "alloc")]
 extern crate alloc;
 
+pub mod file_times;
 mod map;
 mod tdf;
 

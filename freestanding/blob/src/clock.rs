@@ -94,10 +94,21 @@ pub fn mono_now() -> u64 {
 
 /// The virtual REALTIME of an instant that the kernel noted by its own, ns.
 pub fn then(realtime_ns: u64) -> u64 {
-    let host = kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64;
-    let real = RealNs((realtime_ns as i64).saturating_sub(host).max(0) as u64);
+    shown_at(realtime_ns, kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64)
+}
+
+/// The node's REALTIME, ns, when the host's was this, which is so much ahead of its MONOTONIC.
+pub fn shown_at(realtime_ns: u64, host_ahead_ns: i64) -> u64 {
+    let real = RealNs((realtime_ns as i64).saturating_sub(host_ahead_ns).max(0) as u64);
     let v = node().segment_at(real).v_of(real).0;
     (node().clock.at(v).mono_of(v) as i64).saturating_add(ahead(REALTIME)).max(0) as u64
+}
+
+/// The host's REALTIME, ns, when the node's first was this.
+pub fn host_at(realtime_ns: u64, host_ahead_ns: i64) -> u64 {
+    let mono = (realtime_ns as i64).saturating_sub(ahead(REALTIME)).max(0) as u64;
+    let r = node().r_of(VirtNs(node().clock.v_of_mono(mono)));
+    (r.0.min(i64::MAX as u64) as i64).saturating_add(host_ahead_ns).max(0) as u64
 }
 
 /// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.

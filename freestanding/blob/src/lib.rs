@@ -22,6 +22,7 @@ mod carried;
 mod clock;
 mod cputimers;
 mod entry;
+mod files;
 mod filter;
 mod held;
 mod init;

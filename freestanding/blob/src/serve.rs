@@ -9,8 +9,8 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, node, report, sched, settime, signalfd, signals, sites, sockets, stamps, timers, usage,
-    vdso, views, waits,
+    altstack, carried, clock, files, node, report, sched, settime, signalfd, signals, sites, sockets, stamps, timers,
+    usage, vdso, views, waits,
 };
 
 /// Serves one call that came by a signal and gives what goes into rax.
@@ -27,6 +27,13 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
     match r.nr as u32 {
         nr::OPEN | nr::OPENAT | nr::OPENAT2 => views::open(r.nr as u32, a),
         nr::LSEEK => views::rewind(a),
+        nr::STAT | nr::FSTAT | nr::LSTAT => files::stat(r.nr as u32, a, a[1]),
+        nr::NEWFSTATAT => files::stat(nr::NEWFSTATAT, a, a[2]),
+        nr::STATX => files::statx(a),
+        nr::UTIME => files::utime(a),
+        nr::UTIMES => files::utimes(nr::UTIMES, a, sys::AT_FDCWD, a[0], a[1]),
+        nr::FUTIMESAT => files::utimes(nr::FUTIMESAT, a, a[0], a[1], a[2]),
+        nr::UTIMENSAT => files::utimensat(a),
         nr::CLOCK_GETTIME => clock_gettime(a),
         nr::GETTIMEOFDAY => gettimeofday(a),
         nr::TIME => time(a),

@@ -96,7 +96,7 @@ fn connect_to_itself(fd: u64) -> Ret {
 fn inode_of(fd: u32) -> u64 {
     // A `struct stat`. Not zeroed: for so much of it a function would be called that the image does not have.
     let mut stat = MaybeUninit::<[u64; 18]>::uninit();
-    if sys::own(sys::FSTAT, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) != 0 {
+    if sys::own(nr::FSTAT, [fd as u64, stat.as_mut_ptr() as u64, 0, 0, 0, 0]) != 0 {
         return 0;
     }
     // SAFETY: the kernel filled it; the inode is its second word.

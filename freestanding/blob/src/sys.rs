@@ -52,10 +52,12 @@ pub fn plain(nr: u32, a: [u64; 6]) -> Ret {
     unsafe { call(nr, a) }
 }
 
+/// The folder that a process is in, as a descriptor.
+pub const AT_FDCWD: u64 = -100i64 as u64;
+
 pub const READ: u32 = 0;
 pub const WRITE: u32 = 1;
 pub const CLOSE: u32 = 3;
-pub const FSTAT: u32 = 5;
 pub const SOCKET: u32 = 41;
 pub const CONNECT: u32 = 42;
 pub const SENDTO: u32 = 44;

@@ -111,6 +111,16 @@ pub fn put<T: Plain>(addr: u64, value: T) -> Result<(), Ret> {
     Ok(())
 }
 
+/// Changes what a call that was just made has written.
+///
+/// # Safety
+/// The kernel wrote the whole of `T` there in that call, and it succeeded.
+pub unsafe fn change<T: Plain>(addr: u64, how: impl FnOnce(T) -> T) {
+    let at = addr as *mut T;
+    // SAFETY: mapped and writable a moment ago; who unmaps what its own call writes hurts itself.
+    unsafe { at.write_unaligned(how(at.read_unaligned())) };
+}
+
 /// Copies words to the program, one by one: the image has no `memcpy`.
 pub fn put_words(addr: u64, words: &[u64]) -> Result<(), Ret> {
     for (i, w) in words.iter().enumerate() {

@@ -15,7 +15,6 @@ use diecast_core_vtime::{NS_PER_S, RealNs};
 use crate::sys::{self, EFAULT, Ret, as_is};
 use crate::{carried, clock, entry, node, process, signals, tsc, usage};
 
-const AT_FDCWD: u64 = -100i64 as u64;
 const READ_ONLY: u64 = 0o2000000;
 const PROC_MAGIC: u64 = 0x9fa0;
 const F_GETFD: u64 = 1;
@@ -149,7 +148,7 @@ fn path_of(room: &Room, fd: u64) -> u64 {
     let mut digits = Digits { room, at };
     digits.number(fd);
     room.put(digits.at, 0);
-    let got = sys::own(sys::READLINKAT, [AT_FDCWD, room.at + NAME, room.at + PATH, SOURCE - PATH - 1, 0, 0]);
+    let got = sys::own(sys::READLINKAT, [sys::AT_FDCWD, room.at + NAME, room.at + PATH, SOURCE - PATH - 1, 0, 0]);
     if got > 0 { got as u64 } else { 0 }
 }
 
@@ -194,7 +193,7 @@ extern "C" fn stand_in(room: &mut Room) {
     fill(room, fd as u64);
     // As the program opened it: for reading.
     path_of(room, fd as u64);
-    let reader = sys::own(nr::OPENAT, [AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
+    let reader = sys::own(nr::OPENAT, [sys::AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
     if reader >= 0 {
         sys::own(sys::DUP3, [reader as u64, fd as u64, if cloexec != 0 { READ_ONLY } else { 0 }, 0, 0, 0]);
         sys::own(sys::CLOSE, [reader as u64, 0, 0, 0, 0, 0]);
@@ -216,9 +215,9 @@ extern "C" fn renew(room: &mut Room) {
     // The kernel says that the file has no name in any folder.
     let source = name.strip_suffix_len(b" (deleted)".len()).get(ours..).unwrap_or(&[]);
     let Some(kind) = procfs::kind_of(source).filter(|_| begins) else { return };
-    let file = sys::own(nr::OPENAT, [AT_FDCWD, room.at + NAME, READ_WRITE, 0, 0, 0]);
+    let file = sys::own(nr::OPENAT, [sys::AT_FDCWD, room.at + NAME, READ_WRITE, 0, 0, 0]);
     room.write(NAME, source);
-    let kernels = sys::own(nr::OPENAT, [AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
+    let kernels = sys::own(nr::OPENAT, [sys::AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
     if kernels >= 0 {
         if file >= 0 && render(room, kind, kernels as u64) {
             fill(room, file as u64);
@@ -300,7 +299,7 @@ fn host_ticks(room: &Room) -> (u64, u64) {
         return (0, 0);
     }
     room.write(NAME, b"/proc/stat");
-    let fd = sys::own(nr::OPENAT, [AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
+    let fd = sys::own(nr::OPENAT, [sys::AT_FDCWD, room.at + NAME, READ_ONLY, 0, 0, 0]);
     if fd < 0 {
         return (0, 0);
     }

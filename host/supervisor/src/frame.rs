@@ -184,6 +184,7 @@ impl NodeFrame {
         p.size.store(NODE_PAGE_LEN as u32, Ordering::Relaxed);
         p.clock.start(&as_kept_as_the_host());
         p.clock.real_ahead_ns.store(lab.offsets.realtime, Ordering::Relaxed);
+        p.clock.host_ahead_ns.store(lab.offsets.realtime, Ordering::Relaxed);
         p.clock.boot_ahead_ns.store(lab.offsets.boottime, Ordering::Relaxed);
         p.clock.raw_ahead_ns.store(lab.offsets.raw, Ordering::Relaxed);
         let host = std::fs::read("/proc/stat").map_or((0, 0), |text| procfs::busy_ticks(&text));
