@@ -35,7 +35,7 @@ fn built(name: &str, inputs: &[&str], build: impl FnOnce(&Path, &Path) -> Comman
 pub fn c(name: &str, linked_static: bool) -> String {
     let source = format!("{name}.c");
     let out = if linked_static { format!("{name}-static") } else { name.to_owned() };
-    let path = built(&out, &[&source, "guest.h"], |dir, out| {
+    let path = built(&out, &[&source, "guest.h", "chance.h"], |dir, out| {
         let mut c = Command::new("cc");
         c.args(["-O1", "-g", "-Wall", "-Wno-nonnull"])
             .arg("-o")
@@ -53,7 +53,7 @@ pub fn c(name: &str, linked_static: bool) -> String {
 /// A C guest built with more flags, as `NAME-SUFFIX`; None where the compiler refuses.
 pub fn c_with(name: &str, suffix: &str, flags: &[&str]) -> Option<String> {
     let source = format!("{name}.c");
-    attempt(&format!("{name}-{suffix}"), &[&source, "guest.h"], |dir, out| {
+    attempt(&format!("{name}-{suffix}"), &[&source, "guest.h", "chance.h"], |dir, out| {
         let mut c = Command::new("cc");
         c.args(["-O1", "-w"]).args(flags).arg("-o").arg(out).arg(dir.join(&source)).args(["-lrt", "-lpthread"]);
         c
