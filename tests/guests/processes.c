@@ -296,7 +296,47 @@ static void auxv(void) {
     SAME("brk", before != (char *)-1 && sbrk(65536) == before && memset(before, 1, 65536) == before);
 }
 
+static volatile int handled[65];
+static void on_each(int sig) { handled[sig]++; }
+// What a child of vfork does to its handlers and masks is its own and its next image's: Go's and posix_spawn's children
+// set all of them to default.
+static void vfork_handlers(void) {
+    static const int signals[] = {SIGTRAP, SIGSYS, SIGUSR1, SIGSEGV};
+    struct { void *f; unsigned long flags; void *restorer; uint64_t mask; } dfl = {SIG_DFL}, ignore = {SIG_IGN}, seen;
+    for (int round = 0; round < 2; round++) {
+        struct sigaction a = {.sa_handler = on_each};
+        sigaddset(&a.sa_mask, SIGTRAP);
+        sigaddset(&a.sa_mask, SIGSYS);
+        for (int i = 0; i < 4; i++) sigaction(signals[i], &a, NULL);
+        pid_t pid = vfork();
+        if (pid == 0) {
+            for (int i = 0; i < 4; i++) R4(SYS_rt_sigaction, signals[i], &dfl, NULL, 8);
+            if (round == 0) _exit(3);
+            R4(SYS_rt_sigaction, SIGTRAP, &ignore, NULL, 8);
+            execl(self, self, "dispositions", "x", NULL);
+            _exit(127);
+        }
+        done(pid, "vfork.handlers");
+        for (int i = 0; i < 4; i++) {
+            R4(SYS_rt_sigaction, signals[i], NULL, &seen, 8);
+            kill(getpid(), signals[i]);
+            same("vfork.handler", "%d %d %lx %d", signals[i], seen.f == (void *)on_each, (long)seen.mask, handled[signals[i]]);
+        }
+    }
+}
+static void dispositions(void) {
+    struct { void *f; unsigned long flags; void *restorer; uint64_t mask; } seen;
+    for (int sig = 1; sig < 32; sig++) {
+        R4(SYS_rt_sigaction, sig, NULL, &seen, 8);
+        if (sig == SIGTRAP || sig == SIGSYS || sig == SIGSEGV || sig == SIGUSR1) same("dispositions", "%d %ld", sig, (long)seen.f);
+    }
+}
+
 int main(int argc, char **argv) {
+    if (argc > 2 && !strcmp(argv[1], "dispositions")) {
+        dispositions();
+        return 0;
+    }
     if (argc > 2 && !strcmp(argv[1], "pace")) {
         pace(argv[2]);
         return 0;
@@ -314,7 +354,7 @@ int main(int argc, char **argv) {
     } parts[] = {{"fork", by_fork}, {"vfork", by_vfork}, {"spawn", by_spawn}, {"system", by_system}, {"popen", by_popen},
         {"fexecve", by_fexecve}, {"memfd", by_memfd}, {"execveat", by_execveat}, {"script", by_script},
         {"thread", by_thread}, {"beside_threads", beside_threads}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
-        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}};
+        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}, {"vfork_handlers", vfork_handlers}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (argc < 2 || !strcmp(argv[1], parts[i].name)) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     static const char *names[] = {"shell", "direct", "none", "plain", "rubbish", "empty"};

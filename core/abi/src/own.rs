@@ -63,6 +63,8 @@ pub struct OwnPage {
     /// Virtual instant at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
     pub itimer_due_ns: AtomicU64,
     pub itimer_every_ns: AtomicU64,
+    /// Its process id, from its first trapped call on: a child of vfork finds its parent's.
+    pub pid: AtomicU32,
     /// 1 while a thread of it changes instructions.
     pub changing: AtomicU32,
     /// Stack of the calls that the supervisor makes while every thread of the process is stopped.

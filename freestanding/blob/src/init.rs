@@ -58,6 +58,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         p.own.threads_hit.store(1, Ordering::Relaxed);
     }
+    signals::own_page();
     signals::inherit();
     timers::note_inherited();
 

@@ -23,6 +23,7 @@ pub extern "C" fn trapped(r: &mut Record) -> Ret {
 pub extern "C" fn serve(r: &mut Record) -> Ret {
     node().counters.traps.fetch_add(1, Ordering::Relaxed);
     sched::settle();
+    signals::own_page();
     let a = r.args();
     match r.nr as u32 {
         nr::OPEN | nr::OPENAT | nr::OPENAT2 => views::open(r.nr as u32, a),

@@ -391,6 +391,34 @@ pub fn die(signo: u64) -> ! {
     sys::exit_group(128 + signo)
 }
 
+/// Makes the page this process's, where it is nobody's: a fork wipes the field. Whoever calls vfork has made a trapped call
+/// before (the C library and Go block signals first), so its child never finds it empty.
+#[inline(always)]
+pub fn own_page() {
+    if process().own.pid.load(Ordering::Relaxed) == 0 {
+        let me = sys::own(sys::GETPID, [0; 6]) as u32;
+        _ = process().own.pid.compare_exchange(0, me, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// Whether this process lives in another's memory, but has handlers of its own: a child of vfork before its exec.
+fn is_guest() -> bool {
+    const KCMP_SIGHAND: u64 = 4;
+    const ESRCH: Ret = -3;
+    let me = sys::own(sys::GETPID, [0; 6]) as u32;
+    let owner = process().own.pid.load(Ordering::Relaxed);
+    if me == owner {
+        return false;
+    }
+    let r = sys::own(sys::KCMP, [me as u64, owner as u64, KCMP_SIGHAND, 0, 0, 0]);
+    if r == ESRCH {
+        // Its owner is dead, or was a guest that came first.
+        _ = process().own.pid.compare_exchange(owner, me, Ordering::Relaxed, Ordering::Relaxed);
+        return false;
+    }
+    r != 0
+}
+
 /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
 #[inline(never)]
 pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
@@ -410,7 +438,10 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
             // As the kernel keeps it.
             new[1] &= SA_KNOWN;
             new[3] &= !NEVER_MASKED;
-            store(v, new);
+            // What a guest sets is for its next image: its host's threads go on with theirs.
+            if !is_guest() {
+                store(v, new);
+            }
             carry_ignored(a[0] as u32 as u64, new[0]);
         }
         return if a[2] != 0
@@ -446,6 +477,7 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     let before = remembered.map_or(0, |m| m.load(Ordering::Relaxed));
     if new_at != 0
         && let Some(m) = remembered
+        && !(new[0] <= 1 && bits != before && is_guest())
     {
         m.store(bits, Ordering::Relaxed);
     }
