@@ -189,7 +189,7 @@ def left_behind(labs):
     # By the cgroup of a node's processes, by the environment of all others.
     for process in glob.glob("/proc/[0-9]*"):
         try:
-            if MARK not in open(f"{process}/environ").read() and not any(lab in open(f"{process}/cgroup").read() + "/" for lab in ours):
+            if MARK not in open(f"{process}/environ", errors="replace").read() and not any(lab in open(f"{process}/cgroup", errors="replace").read() + "/" for lab in ours):
                 continue
             spaces |= {os.readlink(link) for link in glob.glob(f"{process}/ns/*")} - SPACES
         except OSError:

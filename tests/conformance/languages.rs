@@ -35,9 +35,16 @@ fn node() {
 #[test]
 fn go_static() {
     let Some(compiler) = tool("go") else { return missing("go") };
-    conforms(&[&go(&compiler)], &FRAMES);
+    conforms(&[&go(&compiler, "guest")], &FRAMES);
     // Its scheduler reads the processor's counter.
-    conforms(&[&go(&compiler)], &[World::Trapped("4")]);
+    conforms(&[&go(&compiler, "guest")], &[World::Trapped("4")]);
+}
+
+/// A goroutine's stack that is all but full has another one below it, which the blob must not reach.
+#[test]
+fn goroutines_with_full_stacks() {
+    let Some(compiler) = tool("go") else { return missing("go") };
+    conforms(&[&go(&compiler, "goroutines")], &[World::Frame("1"), World::Frame("0.5"), World::Trapped("1")]);
 }
 
 #[test]

@@ -94,10 +94,11 @@ pub fn tool(name: &str) -> Option<String> {
 }
 
 /// A static Go guest.
-pub fn go(go: &str) -> String {
-    let path = built("guest-go", &["guest.go"], |dir, out| {
+pub fn go(go: &str, name: &str) -> String {
+    let source = format!("{name}.go");
+    let path = built(&format!("{name}-go"), &[&source], |dir, out| {
         let mut c = Command::new(go);
-        c.args(["build", "-o"]).arg(out).arg(dir.join("guest.go")).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
+        c.args(["build", "-o"]).arg(out).arg(dir.join(&source)).env("CGO_ENABLED", "0").env("GO111MODULE", "off");
         c
     });
     path.to_string_lossy().into_owned()

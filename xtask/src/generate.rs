@@ -152,6 +152,9 @@ Where a program makes the same call 64 times (`--call-sites N|never`), the five 
 become a jump, in the process's own copy of that page: Linux 6.11 or later, private mappings of files only, not in processes \
 that are traced at their exec.
 
+- Programs made by Go's linker are left as they are. Go code that a program of another linker loads (c-shared) is taken for C: \
+`--call-sites never` has its profiler see what is there, and calls from goroutines whose stack is all but full overwrite what \
+lies below.
 - A program that reads its instructions sees it, and so does a debugger that is attached later. /proc/PID/maps shows a page \
 more near the code, and the mapping of the code in parts.
 - What breaks at one of these instructions meets it in the blob: a signal there has a program counter that no unwinder \

@@ -20,13 +20,13 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use own::{
-    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_WORDS,
-    STUB_PAGES, TIMERS_MAX,
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
+    STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
 };
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 21;
+pub const ABI_VERSION: u32 = 22;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].

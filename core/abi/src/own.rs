@@ -25,6 +25,11 @@ pub const SITES: usize = 128;
 /// Pages of instructions that they jump to: a program's own code and its libraries may lie more than 2 GiB apart.
 pub const STUB_PAGES: usize = 4;
 
+/// Where the blob serves calls of programs with goroutines, whose stacks are too small: so many stacks of this length.
+pub const STACKS_ADDR: u64 = ALT_ADDR + ALT_LEN * ALT_SLOTS as u64;
+pub const STACK_LEN: u64 = 0x1_0000;
+pub const STACKS: usize = 256;
+
 /// Words of [`OwnPage::stack`].
 pub const STACK_WORDS: usize = 384;
 
@@ -65,6 +70,8 @@ pub struct OwnPage {
     pub itimer_every_ns: AtomicU64,
     /// Its process id, from its first trapped call on: a child of vfork finds its parent's.
     pub pid: AtomicU32,
+    /// Which of the stacks at [`STACKS_ADDR`] are in use, as bits.
+    pub stacks: [AtomicU64; STACKS / 64],
     /// 1 while a thread of it changes instructions.
     pub changing: AtomicU32,
     /// Stack of the calls that the supervisor makes while every thread of the process is stopped.
@@ -84,6 +91,8 @@ pub struct InheritedPage {
     pub filtered: AtomicU32,
     /// 1 once a thread asked that rdtsc give it SIGSEGV.
     pub tsc_refused: AtomicU32,
+    /// 1 where calls are served on stacks of the blob's.
+    pub apart: AtomicU32,
     /// Timer slack that the program set, virtual ns; 0 = the machine's.
     pub slack_v_ns: AtomicU64,
     /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns. Of other POSIX timers, while they are

@@ -8,7 +8,7 @@ use diecast_core_abi::{
 use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
 use crate::sys::{self, Ret};
-use crate::{entry, node, process, signals, timers, tsc};
+use crate::{entry, node, process, signals, stacks, timers, tsc};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -59,6 +59,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         p.own.threads_hit.store(1, Ordering::Relaxed);
     }
     signals::own_page();
+    stacks::note(args.auxv_slot);
     signals::inherit();
     timers::note_inherited();
 

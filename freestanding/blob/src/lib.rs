@@ -10,8 +10,8 @@
 //! * General registers only: host/supervisor's test disassembles the image and refuses any vector register,
 //!   because a system call preserves them and so must a trampoline.
 //! * No allocation, no TLS, no lock; state is in the pages of core/abi or on the caller's stack.
-//! * Little stack below the program's red zone (goroutines have about 800 bytes): the same test bounds each
-//!   frame. Handlers of single calls are therefore separate functions that are not inlined.
+//! * Little stack below the program's red zone: the same test bounds each frame. Handlers of single calls are therefore
+//!   separate functions that are not inlined. Goroutines have less than that: see [`stacks`].
 //! * The program's memory is read only after the kernel said that it is readable, so that a bad pointer
 //!   gives EFAULT as natively.
 //! * In a handler, no call that the filter traps is made from outside this image.
@@ -35,6 +35,7 @@ mod signalfd;
 mod signals;
 mod sites;
 mod sockets;
+mod stacks;
 mod stamps;
 mod sys;
 mod timers;

@@ -9,17 +9,21 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, files, node, report, sched, settime, signalfd, signals, sites, sockets, stamps, timers,
-    usage, vdso, views, waits,
+    altstack, carried, clock, files, node, report, sched, settime, signalfd, signals, sites, sockets, stacks, stamps,
+    timers, usage, vdso, views, waits,
 };
 
 /// Serves one call that came by a signal and gives what goes into rax.
 pub extern "C" fn trapped(r: &mut Record) -> Ret {
+    stacks::call(r, counted)
+}
+
+extern "C" fn counted(r: &mut Record) -> Ret {
     sites::seen(r);
     serve(r)
 }
 
-/// Serves one call, however it came.
+/// Serves one call. Those that come by a jump come here at once: no image with goroutines jumps.
 pub extern "C" fn serve(r: &mut Record) -> Ret {
     node().counters.traps.fetch_add(1, Ordering::Relaxed);
     sched::settle();

@@ -320,7 +320,8 @@ fn is_near(page: u64, site: u64) -> bool {
     page.abs_diff(site) < REACH
 }
 
-/// A page within the reach of a jump: where the kernel would put one, or below the code, where no heap grows, or above.
+/// A page within the reach of a jump: where the kernel would put one, or as far above the code as can be, since a heap may
+/// grow there. Below only when all else is taken: profilers take what lies first for the program's own code.
 fn map_near(site: u64) -> Option<u64> {
     const PRIVATE_ANON: u64 = 0x22;
     const FIXED_NOREPLACE: u64 = 0x10_0000;
@@ -333,15 +334,15 @@ fn map_near(site: u64) -> Option<u64> {
         return Some(first);
     }
     sys::own(sys::MUNMAP, [first, PAGE, 0, 0, 0, 0]);
-    for shift in 20..31 {
-        for at in [site.saturating_sub(1 << shift), site + (1 << shift)] {
-            let at = at & !(PAGE - 1);
-            if at >= 16 * PAGE
-                && is_near(at, site)
-                && let Some(page) = map(at, FIXED_NOREPLACE)
-            {
-                return Some(page);
-            }
+    let above = [REACH - PAGE].into_iter().chain((20..31).rev().map(|shift| 1 << shift)).map(|d| site.wrapping_add(d));
+    let below = (20..31).map(|shift| site.saturating_sub(1 << shift));
+    for at in above.chain(below) {
+        let at = at & !(PAGE - 1);
+        if at >= 16 * PAGE
+            && is_near(at, site)
+            && let Some(page) = map(at, FIXED_NOREPLACE)
+        {
+            return Some(page);
         }
     }
     None

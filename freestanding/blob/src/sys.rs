@@ -75,6 +75,7 @@ pub const MPROTECT: u32 = 10;
 pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
 pub const KCMP: u32 = 312;
+pub const ARCH_PRCTL: u32 = 158;
 pub const MADVISE: u32 = 28;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;
 pub const CAPGET: u32 = 125;

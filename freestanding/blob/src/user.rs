@@ -62,6 +62,11 @@ fn writable8(addr: u64) -> bool {
     addr >= FIRST_PAGE && sys::own(RT_SIGPROCMASK, [0, 0, addr, 8, 0, 0]) != EFAULT
 }
 
+/// Whether up to a page can be read, from the first byte to the last; 8 bytes at least.
+pub fn is_readable(addr: u64, len: u64) -> bool {
+    (8..=4096).contains(&len) && readable8(addr) && readable8(addr.wrapping_add(len - 8))
+}
+
 /// Whether up to a page can be written, from the first byte to the last.
 pub fn is_writable(addr: u64, len: u64) -> bool {
     on_this_page(addr, len) || writable8(addr) && writable8(addr.wrapping_add(len - 8))
