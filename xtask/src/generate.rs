@@ -113,8 +113,13 @@ does not serve them: epoll_wait without a timeout, reads of inotify descriptors,
 SO_RCVTIMEO or SO_SNDTIMEO, whose time begins anew; a close that lingers (SO_LINGER) ends.
 - Linux's TCP in a container does not stand still. What is on its way at the pause is retransmitted by the host's clock, \
 at growing distances, until tcp_retries2 ends the connection with ETIMEDOUT: after minutes of the host's time. \
-Keep-alive, FIN_WAIT_2 and TIME_WAIT run on too. The first round trip measured after a pause is too long by its length; \
-the estimate is right again after 50 segments where the pause took seconds, later where it took minutes.
+Keep-alive, FIN_WAIT_2 and TIME_WAIT run on too. What comes of it is Linux's own: after the pause the congestion window is \
+that after a timeout until the duplicates that the other end got have shown it to be none.
+- The pause is no round trip of a segment that was retransmitted during it: the timestamp that its acknowledgement echoes is \
+zero in the frame that the node gets (not in records). What was on its way alone is such a segment, unless the pause was \
+shorter than its timeout. Of several the kernel retransmits only the first during a pause, and where the others are \
+acknowledged before it has come to them, it takes the pause for their round trip: the estimate loses an eighth of that \
+with each acknowledgement, and is right again after some 70 of them where the pause took half a minute, 90 where ten minutes.
 - io_getevents and io_pgetevents may end with fewer events than their minimum.
 - A tick of a periodic timer with SIGEV_THREAD_ID whose signal is blocked and waits at the pause is lost from Linux 6.13 on.
 - A timerfd that is in a message on its way between two processes (SCM_RIGHTS) runs on.

@@ -10,13 +10,11 @@
 //! much, and the empty one never was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
-use crate::neighbour::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, be16, ipv4_at, ipv6_at};
-use crate::offload::PROTOCOL_TCP;
-use crate::spec::{ETHERNET_HEADER_BYTES, NodeIx};
+use crate::spec::NodeIx;
+use crate::tcp::{ACK, Connection, FIN, RST, SYN, Segment, ahead};
 
 /// How long Linux waits for an answer to carry an acknowledgement, ns: TCP_DELACK_MIN and TCP_ATO_MIN. It waits longer
 /// where round trips and answers both take longer; that is not known here.
@@ -26,82 +24,6 @@ const ANSWER_MAX_NS: u64 = 200_000_000;
 /// Connections that are known at most, and how long one is kept that gets nothing when there are more.
 const CONNECTIONS_MAX: usize = 65_536;
 const FORGET_NS: u64 = 60_000_000_000;
-
-const FIN: u8 = 1;
-const SYN: u8 = 2;
-const RST: u8 = 4;
-const ACK: u8 = 16;
-const OPTION_END: u8 = 0;
-const OPTION_NOTHING: u8 = 1;
-const OPTION_SACK: u8 = 5;
-
-/// An end of a connection.
-type End = (IpAddr, u16);
-/// A node's end of a connection first, then the other.
-type Connection = (NodeIx, End, End);
-
-/// What is read of a TCP segment.
-struct Segment<'a> {
-    from: End,
-    to: End,
-    seq: u32,
-    ack: u32,
-    flags: u8,
-    window: u16,
-    options: &'a [u8],
-    payload_bytes: u32,
-}
-
-impl Segment<'_> {
-    /// `None`: no TCP, or a fragment, or behind extension headers.
-    fn of(frame: &[u8]) -> Option<Segment<'_>> {
-        let ip = frame.get(ETHERNET_HEADER_BYTES..)?;
-        let (from, to, at, end) = match be16(frame, 12) {
-            ETHERTYPE_IPV4 if ip.len() >= 20 && ip[9] == PROTOCOL_TCP && be16(ip, 6) & 0x3fff == 0 => {
-                let address = |at| IpAddr::V4(ipv4_at(ip, at));
-                (address(12), address(16), usize::from(ip[0] & 15) * 4, usize::from(be16(ip, 2)))
-            }
-            ETHERTYPE_IPV6 if ip.len() >= 40 && ip[6] == PROTOCOL_TCP => {
-                let address = |at| IpAddr::V6(ipv6_at(ip, at));
-                (address(8), address(24), 40, 40 + usize::from(be16(ip, 4)))
-            }
-            _ => return None,
-        };
-        let tcp = ip.get(at..).filter(|tcp| tcp.len() >= 20)?;
-        let header_bytes = usize::from(tcp[12] >> 4) * 4;
-        let word = |at: usize| u32::from_be_bytes([tcp[at], tcp[at + 1], tcp[at + 2], tcp[at + 3]]);
-        Some(Segment {
-            from: (from, be16(tcp, 0)),
-            to: (to, be16(tcp, 2)),
-            seq: word(4),
-            ack: word(8),
-            flags: tcp[13],
-            window: be16(tcp, 14),
-            options: tcp.get(20..header_bytes)?,
-            // At most 64 KiB.
-            payload_bytes: end.checked_sub(at + header_bytes)? as u32,
-        })
-    }
-
-    fn has_sack(&self) -> bool {
-        let mut rest = self.options;
-        while let [kind, tail @ ..] = rest {
-            match (*kind, tail) {
-                (OPTION_END, _) => return false,
-                (OPTION_NOTHING, _) => rest = tail,
-                (OPTION_SACK, _) => return true,
-                (_, [length, ..]) => rest = rest.get(usize::from(*length).max(2)..).unwrap_or(&[]),
-                (_, []) => return false,
-            }
-        }
-        false
-    }
-}
-
-/// `a - b` of sequence numbers.
-fn ahead(a: u32, b: u32) -> i32 {
-    a.wrapping_sub(b) as i32
-}
 
 /// What Linux keeps of the receiving side of a connection, in virtual time.
 #[derive(Debug)]
@@ -336,6 +258,8 @@ impl Receiving {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::offload::PROTOCOL_TCP;
+    use crate::spec::ETHERNET_HEADER_BYTES;
 
     const A: NodeIx = NodeIx(0);
     const B: NodeIx = NodeIx(1);

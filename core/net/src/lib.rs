@@ -36,6 +36,8 @@ mod record;
 mod rng;
 mod route;
 mod spec;
+mod stale;
+mod tcp;
 mod train;
 
 pub use build::NetBuilder;
@@ -56,3 +58,4 @@ pub use spec::{
     COST_DEFAULT, ETHERNET_HEADER_BYTES, FixedRoute, MTU_DEFAULT, MTU_MAX, MTU_MIN, Mac, MacError, NetError, NetSpec,
     NodeIx, NodeSpec, PipeIx, PipeSpec, Routing, Subnet, Vertex, VertexIx, VertexKind,
 };
+pub use stale::{Checksum, StaleEcho, StaleEchoes};

@@ -6,8 +6,10 @@
 //! shifts the schedule.
 
 mod acks;
+mod hand_over;
+mod stale;
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,8 +17,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use diecast_core_net::{
-    BUFFER_ROOM_BYTES, Change, DelayedAcks, Delivery, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec,
-    Network, NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Run, Segments,
+    BUFFER_ROOM_BYTES, Change, DelayedAcks, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec, Network,
+    NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Segments, StaleEchoes,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use rustix::buffer::spare_capacity;
@@ -34,7 +36,7 @@ use crate::share::{Keeper, Share, thread_cpu};
 use crate::stats::EmulatorStats;
 use crate::surplus::Surplus;
 use crate::sys;
-use crate::writers::{Hand, Parcel, Writers};
+use crate::writers::{Hand, Writers};
 
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
@@ -164,6 +166,8 @@ impl Emulator {
             inbox,
             captures: Taps::default(),
             acks: config.delays_acks.then(DelayedAcks::default),
+            echoes: StaleEchoes::default(),
+            stands_still: false,
             record: config.record,
             frame_room: config.spec.mtu as usize + ETHERNET_HEADER_BYTES + OVERSIZE_ROOM + TRAILER_BYTES,
             keeper: Keeper::new(None),
@@ -340,6 +344,10 @@ struct Runner {
     inbox: Receiver<Command>,
     captures: Taps,
     acks: Option<DelayedAcks>,
+    /// Empty in a lab that was never paused.
+    echoes: StaleEchoes,
+    /// As of the last kick: no virtual time passes.
+    stands_still: bool,
     record: Option<Sender<Vec<Recorded>>>,
     frame_room: usize,
     keeper: Keeper,
@@ -364,6 +372,7 @@ impl Runner {
     fn run(&mut self) {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(self.hand.taps.len() + 1);
         let mut first = 0;
+        self.look_at_pace();
         loop {
             let more = self.deliver().is_none() || std::mem::take(&mut self.unread);
             self.hand_over_record();
@@ -518,52 +527,6 @@ impl Runner {
         })
     }
 
-    /// Hands a frame to its node; until when that took.
-    fn hand_over(&mut self, delivery: Delivery, now: RealNs) -> RealNs {
-        let node = delivery.to.at();
-        if !self.captures.is_empty() {
-            self.captures.at_nic(node, delivery.due, Direction::Received, &delivery.frame);
-        }
-        if let Some(acks) = &mut self.acks {
-            acks.delivered(delivery.due, delivery.to, &delivery.frame);
-        }
-        if let Some(writers) = self.writers_of(node) {
-            let (due, bytes) = (delivery.due, delivery.frame);
-            writers.leave(Parcel { nic: node, due, frames: 1, merged: false, bytes });
-            return monotonic_now();
-        }
-        let ended = self.hand.frame(node, delivery.due, &delivery.frame, now);
-        self.net.recycle(delivery.frame);
-        ended
-    }
-
-    /// Hands frames to their node as one, each as late as the first.
-    fn hand_over_run(&mut self, run: Run, now: RealNs) -> RealNs {
-        let (node, due, frames) = (run.to.at(), run.due, run.count() as u64);
-        let mut head = std::mem::take(&mut self.head);
-        let rest = self.net.merged(&run, &mut head);
-        if let Some(acks) = &mut self.acks {
-            let headers = if head.is_empty() { rest } else { &head };
-            acks.delivered(due, run.to, headers.get(OFFLOAD_HEADER_BYTES..).unwrap_or(&[]));
-        }
-        let ended = if let Some(writers) = self.writers_of(node) {
-            writers.leave(Parcel { nic: node, due, frames, merged: true, bytes: [&head, rest].concat() });
-            monotonic_now()
-        } else {
-            let parts = [IoSlice::new(&head), IoSlice::new(rest)];
-            self.hand.run(&run, if head.is_empty() { &parts[1..] } else { &parts }, now)
-        };
-        self.head = head;
-        self.net.release_run(run);
-        ended
-    }
-
-    /// Those to whom what comes next is left: all but the first that is due, and what must not pass what they have.
-    fn writers_of(&self, node: usize) -> Option<&Writers> {
-        let writers = self.writers.as_ref()?;
-        (self.backlog || !writers.is_idle(node)).then_some(writers)
-    }
-
     fn read_batch(&mut self, node: usize) {
         let mut left = READ_BATCH;
         while left > 0 {
@@ -708,6 +671,7 @@ impl Runner {
         let mut count = [0; 8];
         // Empties the counter; nothing to do when it was empty already.
         let _ = rustix::io::read(&*self.wake, &mut count);
+        self.look_at_pace();
         while let Ok(command) = self.inbox.try_recv() {
             // Whoever asked may have gone away: a reply that nobody takes is none.
             match command {

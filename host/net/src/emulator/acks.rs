@@ -9,6 +9,7 @@ use crate::egress::Trailer;
 impl Runner {
     /// A frame leaves its node: it enters the network, or waits.
     pub(super) fn leave(&mut self, node: usize, frame: Vec<u8>, v: VirtNs, debt: VirtSpan, trailer: Option<Trailer>) {
+        self.note_timestamp(node, &frame, v);
         let asked = trailer.is_some_and(|trailer| trailer.asked);
         let Some(due) = self.look_at_acks(node, &frame, v, debt, asked) else {
             return self.ingress(node, frame, v, debt);
@@ -21,6 +22,7 @@ impl Runner {
 
     /// A large frame, which is no acknowledgement, leaves its node.
     pub(super) fn pass_acks(&mut self, node: usize, frame: &[u8], v: VirtNs, debt: VirtSpan) {
+        self.note_timestamp(node, frame, v);
         self.look_at_acks(node, frame, v, debt, false);
     }
 

@@ -7,5 +7,6 @@ mod faults;
 mod lab;
 mod live;
 mod offload;
+mod pause;
 mod priority;
 mod segment;

@@ -269,7 +269,7 @@ fn a_transfer_with_offload_is_of_mtu_sized_frames_on_the_wire() {
 }
 
 /// Segments whose checksum a node's TCP found wrong.
-fn wrong_sums(lab: &Lab) -> u64 {
+pub fn wrong_sums(lab: &Lab) -> u64 {
     let of = |node: usize| {
         let snmp = lab.within(node, || std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
         let mut tcp = snmp.lines().filter(|l| l.starts_with("Tcp:")).map(|l| l.split(' ').collect::<Vec<_>>());
