@@ -231,6 +231,35 @@ fn what_a_frame_refuses() {
     for call in ["io_uring_setup", "io_uring_enter", "io_uring_register", "rseq", "x32"] {
         assert_eq!(value(&lines, call), -38, "{call}");
     }
+    assert_eq!(value(&lines, "perf_event_open"), -13, "EACCES");
+    assert_eq!((value(&lines, "dispatch"), value(&lines, "dispatch.off")), (-22, 0), "EINVAL");
+}
+
+/// Needs root, as the kernel does for namespaces.
+#[test]
+fn time_namespaces_are_refused_and_no_others() {
+    // SAFETY: cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return diecast_quiet::skipped("needs root");
+    }
+    let lines = run(World::Frame("1"), &[&c("refusals", false)]).lines();
+    let refused = ["clone3", "unshare", "unshare.beside", "setns.named", "setns.any"];
+    for (calls, errno) in [
+        (&refused[..], -22),
+        (&["unshare.fs", "setns.uts"], 0),
+        (&["setns.bad"], -9),
+        (&["unshare.nobody", "clone3.nobody"], -1),
+    ] {
+        for call in calls {
+            assert_eq!(value(&lines, call), errno, "{call}");
+        }
+    }
+}
+
+/// At one rate only: the kernel counts a key's time in whole real seconds.
+#[test]
+fn keys_end_in_virtual_time() {
+    conforms(&[&c("timers", false), "keys"], &[World::Frame("4")]);
 }
 
 /// Each row of the table names the guest that shows it; that guest says so.

@@ -51,6 +51,37 @@ static void agree(void) {
     SAME("clock_settime.bad", R2(SYS_clock_settime, 0, (&(ts_t){-1, 0})));
 }
 
+// The page at a fixed address that programs of old call, where the kernel still has it.
+static void fixed_page(void) {
+    char text[16384], *at = text;
+    int fd = open("/proc/self/maps", O_RDONLY);
+    for (long n; at < text + sizeof text - 1 && (n = read(fd, at, text + sizeof text - 1 - at)) > 0; at += n) {}
+    *at = 0;
+    close(fd);
+    if (!strstr(text, "[vsyscall]")) return;
+    struct timeval tv = {0, 0};
+    time_t stored = 0, s = now(5) / SEC;
+    for (int i = 0; i < 200; i++) {
+        long a = now(0);
+        int r = ((int (*)(struct timeval *, void *))0xffffffffff600000)(&tv, NULL);
+        long c = now(0);
+        if (i == 0 || i == 199) line("range vsyscall.gettimeofday.%d %ld %ld %ld", r, a / 1000, of_tv(tv) / 1000, c / 1000);
+    }
+    time_t t = ((time_t(*)(time_t *))0xffffffffff600400)(&stored);
+    line("range vsyscall.time %ld %ld %ld", s, t, now(5) / SEC);
+    line("range vsyscall.time.stored %ld %ld %ld", t, stored, t);
+    unsigned core = -1;
+    SAME("vsyscall.getcpu", ((int (*)(unsigned *, void *, void *))0xffffffffff600800)(&core, NULL, NULL));
+    SAME("vsyscall.getcpu.core", core < 4096);
+}
+
+// No second image of the kernel's own, whose clocks would be the host's, while the first is mapped.
+static void no_other_image(void) {
+    SAME("vdso.again", R2(SYS_arch_prctl, 0x2003, 0));
+    SAME("vdso.again.32", R2(SYS_arch_prctl, 0x2002, 0));
+    SAME("vdso.again.x32", R2(SYS_arch_prctl, 0x2001, 0));
+}
+
 static void rates(void) {
     long v0[CLOCKS_LEN];
     unsigned long c0 = tsc();
@@ -141,6 +172,8 @@ static void foreign(void) {
 
 int main(void) {
     agree();
+    fixed_page();
+    no_other_image();
     alarms();
     foreign();
     rates();

@@ -11,9 +11,9 @@
 // sched_setaffinity sched_getaffinity io_getevents semtimedop timer_create timer_settime timer_gettime clock_settime
 // clock_gettime clock_getres clock_nanosleep epoll_wait mq_timedsend mq_timedreceive waitid openat pselect6 ppoll
 // epoll_pwait timerfd_settime timerfd_gettime recvmmsg prlimit64 clock_adjtime getcpu sched_setattr sched_getattr
-// seccomp io_pgetevents clone3 openat2 epoll_pwait2 futex_waitv futex_wait
+// seccomp io_pgetevents clone3 openat2 epoll_pwait2 futex_waitv futex_wait keyctl unshare setns
 // Left out: execve execveat ptrace (seen by the supervisor, not trapped; guest processes, test tracers), rseq
-// io_uring_setup io_uring_enter io_uring_register (refused in a frame)
+// io_uring_setup io_uring_enter io_uring_register perf_event_open (refused in a frame)
 #include "chance.h"
 #include <grp.h>
 #include <linux/aio_abi.h>
@@ -314,9 +314,9 @@ static void do_alarm(void) {
 }
 
 // Options of sockets.
-static const int SOCKET_TIMES[] = {13, 20, 21, 29, 35, 37, 63, 64, 65, 66, 67}, TCP_TIMES[] = {4, 5, 8, 9, 18};
+static const int SOCKET_TIMES[] = {13, 20, 21, 29, 35, 37, 47, 63, 64, 65, 66, 67}, TCP_TIMES[] = {4, 5, 8, 9, 18, 26, 37, 44, 45, 46};
 // Those from which on messages have stamps: where a frame's process lacks CAP_SYS_ADMIN they set no_new_privs.
-static int stamps(int level, int option) { return level == SOL_SOCKET && option != 13 && option != 20 && option != 21 && option < 66; }
+static int stamps(int level, int option) { return level == SOL_SOCKET && option != 13 && option != 20 && option != 21 && option != 47 && option < 66; }
 static void do_setsockopt(void) {
     static const long values[] = {0, 1, 5, 100, 1000, 32767, 32768, 999999, 1000000, -1, INT32_MAX, INT32_MIN, INT64_MAX};
     int level = one_in(12) ? (int)number() : one_in(2) ? SOL_SOCKET : IPPROTO_TCP;
@@ -431,6 +431,24 @@ static void do_prctl(void) {
     default: r = R2(SYS_prctl, PR_SET_TIMERSLACK, v); v = R1(SYS_prctl, PR_GET_TIMERSLACK); R2(SYS_prctl, PR_SET_TIMERSLACK, 1000);
     }
     SAY("%ld %ld", r, v);
+}
+// Keyrings of the process and its threads only, which go with them; nothing that ends while this runs.
+static void do_keyctl(void) {
+    static const long keys[] = {-1, -2, -2, 0, -9, INT32_MAX};
+    static const long seconds[] = {0, 3600, 1L << 32 | 3600, INT32_MAX, UINT32_MAX, 1L << 32};
+    SAY("%ld", R3(SYS_keyctl, 15, PICK(keys), PICK(seconds)));
+}
+// Without a user namespace, in which everyone may make one of time.
+static void do_unshare(void) {
+    static const long flags[] = {0x80, 0x80, 0x80 | CLONE_FS, 0x80 | CLONE_NEWUTS, 0x81, 0, CLONE_FS, 1L << 32 | 0x80};
+    SAY("%ld", R1(SYS_unshare, PICK(flags)));
+}
+static void do_setns(void) {
+    static const long kinds[] = {0, 0, 0x80, 0x80, 0x80 | CLONE_NEWUTS, 0x81, CLONE_NEWUTS, 1L << 32};
+    static const char *const files[] = {"/proc/self/ns/time", "/proc/self/ns/uts", "/proc/self/status"};
+    int f = one_in(3) ? fd() : open(PICK(files), O_RDONLY | O_CLOEXEC);
+    SAY("%ld", R2(SYS_setns, f, PICK(kinds)));
+    if (f > udp && f != queue && f < 99) close(f);
 }
 static void do_seccomp(void) {
     static const long flags[] = {0, 0, 1, 2, 4, 64, 1L << 31};
@@ -677,7 +695,7 @@ static void do_utime(void) {
     X(mq_timedreceive) X(mq_timedsend) X(recvmmsg) X(io_getevents) X(io_pgetevents) X(timerfd_settime) \
     X(timerfd_gettime) X(timer_create) X(timer_settime) X(timer_gettime) X(setitimer) X(getitimer) X(alarm) \
     X(setsockopt) X(getsockopt) X(ioctl) X(shmctl) X(semctl) X(msgctl) X(wait4) X(waitid) X(clone3) X(getrlimit) \
-    X(setrlimit) X(prlimit64) X(prctl) X(seccomp) X(rt_sigaction) X(rt_sigprocmask) X(rt_sigpending) X(send) \
+    X(setrlimit) X(prlimit64) X(prctl) X(seccomp) X(keyctl) X(unshare) X(setns) X(rt_sigaction) X(rt_sigprocmask) X(rt_sigpending) X(send) \
     X(signalfd) X(signalfd4) X(rt_sigtimedwait) X(rt_sigsuspend) X(sigaltstack) X(sched_setparam) X(sched_getparam) X(sched_setscheduler) \
     X(sched_getscheduler) X(sched_rr_get_interval) X(sched_setattr) X(sched_getattr) X(sched_setaffinity) \
     X(sched_getaffinity) X(getcpu) X(personality) X(open) X(openat) X(openat2) X(lseek) X(stat) X(lstat) X(fstat) \

@@ -1,6 +1,6 @@
 // Timers: when they fire, how often, and what they say is left.
 //
-// Covers: getitimer setitimer alarm timer_create timer_settime timer_gettime timerfd_settime timerfd_gettime
+// Covers: getitimer setitimer alarm timer_create timer_settime timer_gettime timerfd_settime timerfd_gettime keyctl
 #include "guest.h"
 #include <sys/timerfd.h>
 
@@ -48,6 +48,50 @@ static void posix_abs_monotonic(void) { posix("timer.abs.monotonic", CLOCK_MONOT
 static void posix_abs_realtime(void) { posix("timer.abs.realtime", CLOCK_REALTIME, TIMER_ABSTIME); }
 static void posix_abs_boottime(void) { posix("timer.abs.boottime", CLOCK_BOOTTIME, TIMER_ABSTIME); }
 static void posix_abs_tai(void) { posix("timer.abs.tai", CLOCK_TAI, TIMER_ABSTIME); }
+
+// Numbers of timers grow for as long as a process makes some, whether or not it deletes them.
+static void posix_many(void) {
+    struct sigevent e = {.sigev_notify = SIGEV_NONE};
+    for (int i = 0; i < 1100; i++) {
+        int id = -1;
+        if (R3(SYS_timer_create, CLOCK_MONOTONIC, &e, &id) || R1(SYS_timer_delete, id)) _exit(94);
+    }
+    posix("timer.many.realtime", CLOCK_REALTIME, TIMER_ABSTIME);
+    posix("timer.many.boottime", CLOCK_BOOTTIME, TIMER_ABSTIME);
+    posix("timer.many.relative", CLOCK_MONOTONIC, 0);
+    timer_t t;
+    timer_create(CLOCK_PROCESS_CPUTIME_ID, &(struct sigevent){.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGALRM}, &t);
+    struct itimerspec s = {{0, 0}, ts_of(40 * MS)}, got;
+    struct itimerval none;
+    fired = 0;
+    long p = now(CLOCK_PROCESS_CPUTIME_ID);
+    timer_settime(t, 0, &s, NULL);
+    timer_gettime(t, &got);
+    line("range timer.many.cpu.left 20000000 %ld 40000000", ns_of(got.it_value));
+    getitimer(ITIMER_VIRTUAL, &none);
+    same("timer.many.cpu.alone", "%ld", (long)none.it_value.tv_usec);
+    while (!fired) {}
+    // The meter's own time is the kernel's to count here.
+    line("range timer.many.cpu 5000000 %ld 75000000", now(CLOCK_PROCESS_CPUTIME_ID) - p);
+}
+
+// A key that ends after 2 s: the kernel counts whole seconds, so up to one of its own earlier.
+static void keys(void) {
+    long id = R5(SYS_add_key, "user", "diecast", "x", 1, -2);
+    char c;
+    SAME("key.made", id > 0);
+    SAME("key.timeout", R3(SYS_keyctl, 15, id, 2));
+    SAME("key.timeout.none", R3(SYS_keyctl, 15, 0x7ffffff0, 2));
+    nanosleep(&(ts_t){0, 800 * MS}, NULL);
+    SAME("key.before", R4(SYS_keyctl, 11, id, &c, 1));
+    nanosleep(&(ts_t){1, 300 * MS}, NULL);
+    SAME("key.after", R4(SYS_keyctl, 11, id, &c, 1));
+    id = R5(SYS_add_key, "user", "diecast-2", "x", 1, -2);
+    R3(SYS_keyctl, 15, id, 1);
+    SAME("key.never", R3(SYS_keyctl, 15, id, 0));
+    nanosleep(&(ts_t){1, 100 * MS}, NULL);
+    SAME("key.lives", R4(SYS_keyctl, 11, id, &c, 1));
+}
 
 // Five periods of 20 ms after a first 10 ms; overruns counted.
 static void periodic(void) {
@@ -188,9 +232,13 @@ int main(int argc, char **argv) {
         line("range itimer.after_exec 48 %ld 50", (long)got.it_value.tv_sec);
         return 0;
     }
+    if (argc > 1) {
+        keys();
+        return 0;
+    }
     signal(SIGALRM, count);
     static void (*const parts[])(void) = {posix_monotonic, posix_realtime, posix_abs_monotonic, posix_abs_realtime,
-        posix_abs_boottime, posix_abs_tai, periodic, cpu_timer, itimer, endless_intervals, alarms,
+        posix_abs_boottime, posix_abs_tai, posix_many, periodic, cpu_timer, itimer, endless_intervals, alarms,
         usec_carry, inherited, timerfd_periodic};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (fork() == 0) {

@@ -49,6 +49,8 @@ at the next trapped call. rt_sigpending, rt_sigtimedwait, /proc/PID/status and t
 of it, and a signalfd of no other signals, which is a socket: fstat says so, each read gives one record, a child and the \
 next image that have the descriptor see nothing of their own, and no more than four are kept. A signalfd of other \
 signals too never shows these two.
+- SIGSYS that a handler writes into the mask of its ucontext, or a tracer with PTRACE_SETSIGMASK, kills at the next \
+trapped call; of SIGTRAP so blocked the meter's hits wait.
 
 ## The time stamp counter
 
@@ -105,6 +107,46 @@ meter counted. What a run with a verdict needs is a lab, of one node if need be 
 it cold are charged as they are: what a lab learns of it from its packets' senders is not known.
 ";
 
+/// What of the reference's time surfaces is left as it is, in its order.
+const REAL: &str = "
+## Surfaces that stay real
+
+Where a program meets real time all the same, and why.
+
+- Instructions and memory, where nothing can trap: the counters named above, loops and threads that count, port I/O (iopl, \
+ioperm), counters that devices map, and the kernel's own vDSO and vvar pages, which the blob reads too: whoever finds them \
+in /proc/PID/maps reads the host's clocks, whoever unmaps or moves them reads none.
+- Clock ids: CLOCK_AUX (16 to 23, off in most kernels) and the clocks of devices (PTP), of which the node has none of its \
+own. The alarm clocks need the host to have an RTC.
+- Steps of a node's clock: absolute waits and timers of CLOCK_REALTIME and CLOCK_TAI that are pending are not woken or moved, \
+and TFD_TIMER_CANCEL_ON_SET gives no ECANCELED, since these are the kernel's, which knows the host's clock only; it gives \
+one when the host's is set.
+- Timers: of a process that has made more than 1024 with timer_create, the later ones of CPU time come early by the meter's \
+share (no room for them in its page), and where /proc can't be read the later ones count as of CLOCK_MONOTONIC. Keys end \
+by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time policies change nothing. \
+After SIGXCPU the kernel raises RLIMIT_CPU by one second of its own. A slice set with sched_setattr is the host's.
+- Sockets, for what is rarely used or lies where nothing looks: SO_BUSY_POLL, SCM_TXTIME, the device's stamp of \
+SO_TIMESTAMPING and its statistics, stamps of TCP_ZEROCOPY_RECEIVE and of packet rings, TCP_TIMESTAMP and the stamps in \
+segments (a peer sees the host's ms), TCP_CC_INFO of others than BBR, all of SCTP, TIPC and MPTCP's own.
+- ioctls and devices, whose hardware is real: a node has /dev/null, zero, full, random, urandom, tty and pts, a single frame \
+the host's (rtc, ptp, pps, hpet, watchdog, input, dri, kvm and so on, kmsg). Real in both: VTIME and closing_wait of \
+terminals, ntsync, SIOCSHWTSTAMP, SIOCETHTOOL, EPIOCSPARAMS, PPPIOCGIDLE.
+- Files, besides those above: PID/timerslack_ns (the frame's own), timens_offsets, arch_status, mountstats; schedstat, \
+interrupts, softirqs, vmstat, driver/rtc, mdstat, fs, net/nf_conntrack and the times among settings in /proc/sys; all of \
+/sys, tracefs and debugfs; of cgroups cpu.stat, cpuacct.* and *.pressure. They are opened by name, and each would need a \
+text of its own.
+- Netlink, whose messages no register shows: lifetimes of addresses, routes and neighbours, qdiscs, filters and nftables \
+that a program configures (netem, tbf, fq, limits, timeouts: give them times by the TDF), sock_diag, conntrack, xfrm, WireGuard, \
+taskstats, audit, the connector of processes.
+- siginfo: si_utime and si_stime of SIGCHLD, and what a signalfd shows of them, which only a wrapper around each of \
+its handlers could change. Leases are broken after the host's lease-break-time.
+- The kernel's own network timers without a sysctl, an upper limit or a hook: TIME_WAIT (60 s), retransmission timeouts above \
+120 s, orphans, PAWS, initial sequence numbers, and those of bridges, bonds, VXLAN and WireGuard. In nodes the others are \
+stretched (host/net/src/sysctl.rs), in a single frame none.
+- Else: what bpf programs read and bpf(2) tells, acct, syslog, times in mount options, %t of core_pattern, the kernel's own housekeeping (write-back, key and memory collectors), times in what \
+comes from outside the lab, and all that other containers and the host see of a node.
+";
+
 const PAUSED: &str = "\
 ## A paused lab
 
@@ -140,7 +182,8 @@ idle or unanswered connection, FIN_WAIT_2, TIME_WAIT, fragments. What has passed
 may come early after a fall of the TDF, by what had passed.
 - Times of sockets follow (SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_LINGER2, \
 TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT), but not those of connections that nobody has accepted yet, of sockets in messages on \
-their way (SCM_RIGHTS), and of sockets that are closed. What the kernel's range cut before the first change stays cut.
+their way (SCM_RIGHTS), and of sockets that are closed. What the kernel's range cut before the first change stays cut. SO_MAX_PACING_RATE, TCP_TX_DELAY, \
+TCP_RTO_MIN_US, TCP_DELACK_MAX_US, TCP_RTO_MAX_MS, the connect timeout of vsocks and the ends of keys stay as they were set.
 - Sysctls of the network that a program has changed are left as they are.
 - A thread that sleeps for its CPU time at the change sleeps out that grain at the old rate: after a fall of the TDF up to \
 one grain times the old TDF too long.
@@ -223,7 +266,7 @@ fn limits() -> String {
         "# Limits\n\n\
          Generated by `cargo xtask gen` from `core/syscalls`; do not edit.\n\n\
          What happens inside a frame to each system call that carries time.\n\
-         A call that is not listed passes untouched and carries no time.\n\n{calls}\n{PROC}{FILES}{SINGLE}{PAUSED}{SITES}{TRACERS}{OFFLOAD}{NETWORK}"
+         A call that is not listed passes untouched and carries no time.\n\n{calls}\n{PROC}{FILES}{REAL}{SINGLE}{PAUSED}{SITES}{TRACERS}{OFFLOAD}{NETWORK}"
     )
 }
 

@@ -42,6 +42,9 @@ fn every_trapped_call_passes_from_inside_the_blob() {
                     nr::SHMCTL | nr::MSGCTL => [1, 2, 0, 0, 0, 0],
                     nr::OPEN | nr::OPENAT => [1, 0, 0, 1, 1, 1],
                     nr::LSEEK => [3, 0, 0, 1, 1, 1],
+                    nr::KEYCTL => [15, 1, 1, 0, 0, 0],
+                    nr::UNSHARE => [0x4000_0080, 0, 0, 0, 0, 0],
+                    nr::SETNS => [1, 0x4000_0080, 0, 0, 0, 0],
                     nr::SEMCTL => [1, 0, 2, 0, 0, 0],
                     _ => [1, 1, 20, 1, 1, 1],
                 };
@@ -77,6 +80,12 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 41, 20, 1, 4, 0]).0, ALLOW, "IPv6");
     assert_eq!(verdict(nr::GETSOCKOPT, 1, [3, 1, 4, 1, 4, 0]).0, ALLOW, "SO_ERROR, not TCP_KEEPIDLE");
     assert_eq!(verdict(nr::GETSOCKOPT, 1, [3, 6, 11, 1, 4, 0]).0, TRAP, "TCP_INFO");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 40, 2, 1, 8, 0]).0, ALLOW, "a vsock's buffer");
+    assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 40, 8, 1, 16, 0]).0, TRAP, "a vsock's connect timeout");
+    assert_eq!(verdict(nr::UNSHARE, 1, [0x400, 0, 0, 0, 0, 0]).0, ALLOW, "of files");
+    assert_eq!(verdict(nr::SETNS, 1, [3, 0x4000_0000, 0, 0, 0, 0]).0, ALLOW, "into a network");
+    assert_eq!(verdict(nr::SETNS, 1, [3, 0, 0, 0, 0, 0]).0, TRAP, "into anything");
+    assert_eq!(verdict(nr::KEYCTL, 1, [11, 1, 1, 1, 0, 0]).0, ALLOW, "KEYCTL_READ");
     assert_eq!(verdict(nr::PRCTL, 1, [15, 1, 0, 0, 0, 0]).0, ALLOW, "PR_SET_NAME");
     assert_eq!(verdict(nr::WAIT4, 1, [u64::MAX, 1, 0, 0, 0, 0]).0, ALLOW, "no usage");
     assert_eq!(verdict(nr::SETSOCKOPT, 1, [3, 1, 66, 1, 16, 0]).0, TRAP);

@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use diecast_core_syscalls::nr;
 
 use crate::filter::{ALLOW, EQUAL, IP_HIGH, IP_LOW, LOAD, NUMBER, RETURN, RT_SIGRETURN, SET_MODE_FILTER, op};
-use crate::sys::{self, Ret, as_is};
+use crate::sys::{self, EINVAL, Ret, as_is};
 use crate::{entry, process, tsc, user};
 
 /// The thread blocks SIGTRAP, SIGSYS or SIGSEGV in the program's view.
@@ -28,6 +28,7 @@ const ALL: u32 = 255;
 const PR_SET_TIMERSLACK: u64 = 29;
 const PR_GET_TIMERSLACK: u64 = 30;
 const PR_GET_SECCOMP: u64 = 21;
+const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 
 /// This thread's bits.
 pub fn load() -> u32 {
@@ -59,6 +60,9 @@ pub fn prctl(a: [u64; 6]) -> Ret {
         // The frame's own filter is no mode of the program's.
         PR_GET_SECCOMP if !filtered() => 0,
         PR_GET_SECCOMP => as_is(nr::PRCTL, a),
+        // The meter's own calls would be the program's to answer: SIGSYS within a hit kills.
+        PR_SET_SYSCALL_USER_DISPATCH if a[1] != 0 => EINVAL,
+        PR_SET_SYSCALL_USER_DISPATCH => as_is(nr::PRCTL, a),
         tsc::PR_GET_TSC => tsc::get(a),
         tsc::PR_SET_TSC => tsc::set(a),
         _ => install(nr::PRCTL, a),

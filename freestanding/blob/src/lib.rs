@@ -39,6 +39,7 @@ mod stacks;
 mod stamps;
 mod sys;
 mod timers;
+mod timespaces;
 mod tsc;
 mod usage;
 mod user;

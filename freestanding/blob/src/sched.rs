@@ -255,15 +255,14 @@ fn is_real_time(policy: u32) -> bool {
     policy == FIFO || policy == RR
 }
 
-/// CAP_SYS_NICE among the caller's effective capabilities.
-fn privileged() -> bool {
+/// Is this among the caller's effective capabilities? Of the first 32.
+pub fn is_capable(capability: u32) -> bool {
     const VERSION_3: u64 = 0x2008_0522;
-    const SYS_NICE: u32 = 23;
     let header = VERSION_3;
     let mut sets = [0u64; 3];
     // Two times effective, permitted and inheritable, 32 bits each: the first word begins with the effective ones.
     sys::own(sys::CAPGET, [&raw const header as u64, &raw mut sets as u64, 0, 0, 0, 0]);
-    sets.first().is_some_and(|word| word >> SYS_NICE & 1 == 1)
+    sets.first().is_some_and(|word| word >> capability & 1 == 1)
 }
 
 /// RLIMIT_RTPRIO of a thread's process.
@@ -284,7 +283,8 @@ fn set_real_time(pid: u64, policy: u32, reset: bool, priority: u32) -> Ret {
         return EINVAL;
     }
     let now = of(pid);
-    if !privileged() {
+    const SYS_NICE: u32 = 23;
+    if !is_capable(SYS_NICE) {
         let (limit, same) = (priority_limit(pid), u32::from(now.policy) == policy);
         let raised = priority > u32::from(now.priority) && u64::from(priority) > limit;
         let kept = now.owner != 0 || known as u32 & RESET_ON_FORK != 0;

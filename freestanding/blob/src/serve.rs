@@ -10,7 +10,7 @@ use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
     altstack, carried, clock, files, node, report, sched, settime, signalfd, signals, sites, sockets, stacks, stamps,
-    timers, usage, vdso, views, waits,
+    timers, timespaces, usage, vdso, views, waits,
 };
 
 /// Serves one call that came by a signal and gives what goes into rax.
@@ -83,6 +83,9 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::SYSINFO => sysinfo(a),
         nr::PRCTL => carried::prctl(a),
         nr::SECCOMP => carried::install(nr::SECCOMP, a),
+        nr::KEYCTL => timers::key_timeout(a),
+        nr::UNSHARE => timespaces::unshare(a),
+        nr::SETNS => timespaces::setns(a),
         nr::ALARM => timers::alarm(a),
         nr::SETITIMER => timers::setitimer(a),
         nr::GETITIMER => timers::getitimer(a),

@@ -12,7 +12,7 @@ use crate::carried::{
 use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
 use crate::sys::{self, Ret, as_is};
 use crate::user;
-use crate::{altstack, interrupt, process, signalfd, tsc, waits};
+use crate::{altstack, interrupt, process, signalfd, timespaces, tsc, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
@@ -590,6 +590,11 @@ pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     }
     r.args = &raw const r.copy as u64;
     let flags = r.copy[0];
+    if timespaces::are_made_by(flags) {
+        // Of these flags the kernel makes EINVAL before anything else.
+        r.copy[0] = u64::MAX;
+        return;
+    }
     if flags & CLONE_CLEAR_SIGHAND != 0 && flags & CLONE_SIGHAND == 0 {
         r.copy[0] = flags & !CLONE_CLEAR_SIGHAND;
         r.clear = if flags & CLONE_VM == 0 { 1 } else { 2 };

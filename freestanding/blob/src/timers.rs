@@ -9,7 +9,7 @@ use diecast_core_syscalls::nr;
 use crate::clock::{self, MONOTONIC};
 use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Pair, Timespec, Timeval};
-use crate::{cputimers, process};
+use crate::{cputimers, process, sockets};
 
 /// This image sets timers that run in the kernel and are its own: whoever pauses the lab has to know.
 pub fn note_timers(how: u32) {
@@ -208,13 +208,66 @@ pub fn timer_create(a: [u64; 6]) -> Ret {
     r
 }
 
+/// The clock of a timer of this process. Numbers are not used again while there are others, so a process that makes and
+/// deletes timers soon has ones that the table has no room for; of these the kernel tells.
 pub fn timer_clock(id: u64) -> i32 {
-    let known = if (id as u32 as usize) < TIMERS_MAX {
-        process().timer_clock.get(id as u32 as usize).map_or(0, |c| c.load(Ordering::Relaxed))
-    } else {
-        0
-    };
-    if known == 0 { MONOTONIC } else { known.wrapping_sub(1) as i32 }
+    match process().timer_clock.get(id as u32 as usize).map(|c| c.load(Ordering::Relaxed)) {
+        None => kernels_timer_clock(id as u32),
+        Some(0) => MONOTONIC,
+        Some(known) => known.wrapping_sub(1) as i32,
+    }
+}
+
+/// From /proc/self/timers, whose entries begin with `ID: ` and end with `ClockID: `. MONOTONIC where it is missing.
+#[inline(never)]
+fn kernels_timer_clock(wanted: u32) -> i32 {
+    let path = *b"/proc/self/timers\0\0\0\0\0\0\0";
+    let file = sys::own(nr::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
+    if file < 0 {
+        return MONOTONIC;
+    }
+    let mut text = MaybeUninit::<[u64; 24]>::uninit();
+    let (mut first, mut number, mut negative, mut here, mut clock) = (b'\n', 0u32, false, false, None);
+    while clock.is_none() {
+        let got = sys::own(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
+        if got <= 0 || got > 192 {
+            break;
+        }
+        // SAFETY: the kernel filled the first `got` bytes of this local.
+        for b in unsafe { core::slice::from_raw_parts(text.as_ptr() as *const u8, got as usize) } {
+            if *b == b'\n' {
+                match first {
+                    b'I' => here = number == wanted,
+                    b'C' if here => {
+                        let value = if negative { number.wrapping_neg() } else { number };
+                        clock = clock.or(Some(value as i32));
+                    }
+                    _ => {}
+                }
+                (first, number, negative) = (b'\n', 0, false);
+            } else if first == b'\n' {
+                first = *b;
+            } else if b.is_ascii_digit() {
+                number = number.wrapping_mul(10).wrapping_add((*b - b'0') as u32);
+            } else {
+                negative |= *b == b'-';
+            }
+        }
+    }
+    sys::own(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
+    clock.unwrap_or(MONOTONIC)
+}
+
+/// Seconds until a key ends; zero is never.
+#[inline(never)]
+pub fn key_timeout(mut a: [u64; 6]) -> Ret {
+    let v = a[2] as u32 as u64;
+    clock::by_one_rate(|_| {
+        if v != 0 {
+            a[2] = sockets::units_in(v);
+        }
+        as_is(nr::KEYCTL, a)
+    })
 }
 
 const ZERO_TS: Timespec = Timespec { sec: 0, nsec: 0 };
@@ -283,17 +336,22 @@ fn gettime(number: u32, a: [u64; 6], id: i32) -> Ret {
     }
 }
 
+/// Whether a timer counts CPU time that the meter has no part in: those that the tables have no room for are the kernel's.
+fn is_kept(id: i32, timer: u64) -> bool {
+    cputimers::counts(id) && (timer as u32 as usize) < TIMERS_MAX
+}
+
 pub fn timer_settime(a: [u64; 6]) -> Ret {
     let id = timer_clock(a[0]);
     if !clock::is_cpu(id) {
         note_timers(if a[0] as u32 as usize >= TIMERS_MAX { 2 } else { 1 });
     }
-    if cputimers::counts(id) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
+    if is_kept(id, a[0]) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
 }
 
 pub fn timer_gettime(a: [u64; 6]) -> Ret {
     let id = timer_clock(a[0]);
-    if cputimers::counts(id) { get_cpu_timer(a) } else { gettime(nr::TIMER_GETTIME, a, id) }
+    if is_kept(id, a[0]) { get_cpu_timer(a) } else { gettime(nr::TIMER_GETTIME, a, id) }
 }
 
 fn cpu_timer_left(id: u64) -> Pair<Timespec> {
