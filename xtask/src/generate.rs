@@ -200,6 +200,8 @@ Where a program makes the same call 64 times (`--call-sites N|never`), the five 
 become a jump, in the process's own copy of that page: Linux 6.11 or later, private mappings of files only, not in processes \
 that are traced at their exec.
 
+- Go's dump of its threads at a crash shows one that is in a trapped call as `runtime: unknown pc`, with the words of its \
+stack; unwinders that read unwind tables (C, C++, gdb) find their way through.
 - Programs made by Go's linker are left as they are. Go code that a program of another linker loads (c-shared) is taken for C: \
 `--call-sites never` has its profiler see what is there, and calls from goroutines whose stack is all but full overwrite what \
 lies below.
