@@ -258,8 +258,7 @@ impl Receiving {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::PROTOCOL_TCP;
-    use crate::spec::ETHERNET_HEADER_BYTES;
+    use crate::tcp::in_frame;
 
     const A: NodeIx = NodeIx(0);
     const B: NodeIx = NodeIx(1);
@@ -301,19 +300,7 @@ mod tests {
             }
             tcp[12] = ((tcp.len() / 4) << 4) as u8;
             tcp.resize(tcp.len() + self.payload, 0x55);
-            let mut ip = vec![0; if self.v6 { 40 } else { 20 }];
-            let length = tcp.len() as u16;
-            if self.v6 {
-                (ip[0], ip[6]) = (0x60, PROTOCOL_TCP);
-                ip[4..6].copy_from_slice(&length.to_be_bytes());
-            } else {
-                (ip[0], ip[9]) = (0x45, PROTOCOL_TCP);
-                ip[2..4].copy_from_slice(&(20 + length).to_be_bytes());
-            }
-            let mut frame = vec![0; ETHERNET_HEADER_BYTES];
-            frame[12..14].copy_from_slice(&if self.v6 { [0x86, 0xdd] } else { [8, 0] });
-            frame.extend(ip);
-            frame.extend(tcp);
+            let mut frame = in_frame(&tcp, self.v6);
             frame.resize(frame.len().max(60), 0);
             frame
         }

@@ -123,9 +123,8 @@ impl StaleEcho {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::offload::PROTOCOL_TCP;
     use crate::spec::ETHERNET_HEADER_BYTES;
-    use crate::tcp::RST;
+    use crate::tcp::{RST, in_frame};
 
     const A: NodeIx = NodeIx(0);
     const B: NodeIx = NodeIx(1);
@@ -159,19 +158,7 @@ mod tests {
             tcp.resize(tcp.len().next_multiple_of(4), 0);
             tcp[12] = ((tcp.len() / 4) << 4) as u8;
             tcp.extend(b"some data");
-            let mut ip = vec![0; if self.v6 { 40 } else { 20 }];
-            let length = tcp.len() as u16;
-            if self.v6 {
-                (ip[0], ip[6]) = (0x60, PROTOCOL_TCP);
-                ip[4..6].copy_from_slice(&length.to_be_bytes());
-            } else {
-                (ip[0], ip[9]) = (0x45, PROTOCOL_TCP);
-                ip[2..4].copy_from_slice(&(20 + length).to_be_bytes());
-            }
-            let mut frame = vec![0; ETHERNET_HEADER_BYTES];
-            frame[12..14].copy_from_slice(&if self.v6 { [0x86, 0xdd] } else { [8, 0] });
-            frame.extend(ip);
-            frame.extend(&tcp);
+            let mut frame = in_frame(&tcp, self.v6);
             let at = frame.len() - tcp.len();
             let sum = !sum(&frame[at..]);
             frame[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());

@@ -114,3 +114,22 @@ pub(crate) fn ahead(a: u32, b: u32) -> i32 {
 fn word_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
+
+/// A segment with an IP and an Ethernet header, for tests: what nobody looks at is zero.
+#[cfg(test)]
+pub(crate) fn in_frame(tcp: &[u8], v6: bool) -> Vec<u8> {
+    let mut ip = vec![0; if v6 { 40 } else { 20 }];
+    let length = tcp.len() as u16;
+    if v6 {
+        (ip[0], ip[6]) = (0x60, crate::offload::PROTOCOL_TCP);
+        ip[4..6].copy_from_slice(&length.to_be_bytes());
+    } else {
+        (ip[0], ip[9]) = (0x45, crate::offload::PROTOCOL_TCP);
+        ip[2..4].copy_from_slice(&(20 + length).to_be_bytes());
+    }
+    let mut frame = vec![0; crate::spec::ETHERNET_HEADER_BYTES];
+    frame[12..14].copy_from_slice(&if v6 { [0x86, 0xdd] } else { [8, 0] });
+    frame.extend(ip);
+    frame.extend(tcp);
+    frame
+}
