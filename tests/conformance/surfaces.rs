@@ -61,6 +61,25 @@ fn clocks_can_be_set_stepped_and_steered() {
     assert!((real_ahead_ns() - before).abs() < 50_000_000, "the host's clock moved");
 }
 
+/// Only in frames, as above. What comes is what clock_settime(2), timer_settime(2) and timerfd_create(2) say.
+#[test]
+fn waits_for_an_instant_follow_steps_of_the_clock() {
+    diecast_quiet::look(|| {
+        for world in [World::Frame("1"), World::Frame("4"), World::Frame("0.5")] {
+            let ran = run(world, &[&c("steps", false)]);
+            assert_eq!(ran.status, Some(0), "{ran:?}");
+            let lines = ran.lines();
+            // Seven waits for an instant, each with the clock past it, and the step itself, three times.
+            assert_eq!(same_lines(world, &lines, |_, _| false).len(), 3 * 8, "in {world:?}: {lines:#?}");
+            assert_eq!(lines.iter().filter(|(_, l)| l.starts_with("range ")).count(), 3 * 12, "in {world:?}: {lines:#?}");
+            let findings = judge(world, &lines, |_, _| false);
+            assert!(findings.is_empty(), "in {world:?}: {findings:#?}");
+            let passed = lines.iter().filter(|(_, l)| l.starts_with("= ") && (l.ends_with(" 0") || l.ends_with("shown 1"))).count();
+            assert_eq!(passed, 3 * 8, "in {world:?}: {lines:#?}");
+        }
+    });
+}
+
 /// Only in a frame, as above. What comes is what ntp_adjtime(3) says: TIME_INS, TIME_OOP, TIME_WAIT; TIME_DEL, TIME_WAIT.
 #[test]
 fn leap_seconds_are_put_in_and_left_out() {

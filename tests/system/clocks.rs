@@ -31,7 +31,15 @@ def look():
     os.waitpid(pid, 0)
     load = open('/proc/loadavg').read().split()
     print('proc', before, up, after, btime, whole, cores, used, clock, then, began, now, load[2], flush=True)
-for i in range(60):
+if sys.argv[1] == 'server':
+    # A wait for an instant that only the last step brings.
+    import ctypes, threading
+    def wait():
+        real, mono = int(time.time()) + 6000, time.monotonic()
+        ctypes.CDLL(None).clock_nanosleep(0, 1, (ctypes.c_long * 2)(real, 0), None)
+        print('waited', time.monotonic() - mono, time.time() - real, flush=True)
+    threading.Thread(target=wait, daemon=True).start()
+for i in range(80):
     print('ahead', time.clock_gettime_ns(0) - time.clock_gettime_ns(1), flush=True)
     if sys.argv[1] == 'client' and i == 10:
         time.clock_settime(time.CLOCK_REALTIME, time.time() + 3600)
@@ -153,23 +161,34 @@ fn own_clocks(b: &Bench) {
     // A tenth of one virtual second and what the commands took.
     let gained = seconds(&clocks(b, &[&id, "server"])["server"]) - seconds(&changed["server"]);
     assert!((0.09..0.4).contains(&gained), "{gained}");
+    clocks(b, &[&id, "server", "--step", "2h"]);
     let ended = lab.end();
     assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
-    for words in ["clock of server: drift +100000 ppm", "clock of server: step -100000 ms"] {
+    for words in [
+        "clock of server: drift +100000 ppm",
+        "clock of server: step -100000 ms",
+        "clock of server: step +7200000 ms",
+    ] {
         assert!(ended.table.contains(words), "no '{words}' in {}", ended.table);
     }
     let out = b.folder.join("out");
     // REALTIME and MONOTONIC drift alike: their difference is steps only.
-    for (node, expected) in [("client", [0.0, 3600.0]), ("server", [90.0, -10.0])] {
+    for (node, expected) in [("client", &[0.0, 3600.0][..]), ("server", &[90.0, -10.0, 7190.0])] {
         let mut seen = ahead(&out, node, base);
         assert!(seen.len() > 20, "{node}: {seen:?}");
         for e in expected {
-            let at = seen.iter().take_while(|s| (**s - e).abs() < 0.05).count();
+            let at = seen.iter().take_while(|s| (**s - *e).abs() < 0.05).count();
             assert!(at > 3, "{node}, expected {e}: {seen:?}");
             seen.drain(..at);
         }
         assert!(seen.is_empty(), "{node}: {seen:?}");
         check_proc(&out, node);
     }
+    let waited = lines(&out, "server", "waited ");
+    let [waited] = &waited[..] else { panic!("{waited:?}") };
+    let (took, past) = waited.split_once(' ').unwrap();
+    let (took, past): (f64, f64) = (took.parse().unwrap(), past.parse().unwrap());
+    assert!((1.0..9.0).contains(&took), "a wait of 6000 s took {took} s");
+    assert!((1000.0..1200.0).contains(&past), "a wait of 6000 s that ends with a step of 7100 is {past} s late");
     assert!((real_ahead_ns() - base).abs() < 50_000_000, "the host's clock moved");
 }

@@ -118,9 +118,12 @@ ioperm), counters that devices map, and the kernel's own vDSO and vvar pages, wh
 in /proc/PID/maps reads the host's clocks, whoever unmaps or moves them reads none.
 - Clock ids: CLOCK_AUX (16 to 23, off in most kernels) and the clocks of devices (PTP), of which the node has none of its \
 own. The alarm clocks need the host to have an RTC.
-- Steps of a node's clock: absolute waits and timers of CLOCK_REALTIME and CLOCK_TAI that are pending are not woken or moved, \
-and TFD_TIMER_CANCEL_ON_SET gives no ECANCELED, since these are the kernel's, which knows the host's clock only; it gives \
-one when the host's is set.
+- Steps of a node's clock: TFD_TIMER_CANCEL_ON_SET gives no ECANCELED, since that is the kernel's, which knows the host's \
+clock only; it gives one when the host's is set. Waits and timers for an instant of CLOCK_REALTIME or CLOCK_TAI follow a \
+step within a few ms of real time, but for timers of a process that is traced, those after the 1024th, and a timerfd that \
+another process sets, or hands over in a message (SCM_RIGHTS), in that very moment. A process with such timers of \
+timer_create is stopped for it: what is said of a pause below of calls that end with EINTR holds. A change of the offset of \
+TAI alone moves nothing that is pending.
 - Timers: of a process that has made more than 1024 with timer_create, the later ones of CPU time come early by the meter's \
 share (no room for them in its page), and where /proc can't be read the later ones count as of CLOCK_MONOTONIC. Keys end \
 by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time policies change nothing. \

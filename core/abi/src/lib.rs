@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 22;
+pub const ABI_VERSION: u32 = 23;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -310,12 +310,19 @@ pub struct ProcPage {
     /// Per signal: bits of the virtual signals that the program put in its sa_mask.
     pub sa_mask_bits: [AtomicU32; 65],
     pub pad2: AtomicU32,
-    /// Clock id + 1 of each POSIX timer, 0 = unknown.
+    /// Clock id + 1 of each POSIX timer, 0 = unknown, and [`TIMER_AT_WALL_TIME`] where it was set to an instant of a wall
+    /// clock.
     pub timer_clock: [AtomicU32; TIMERS_MAX],
     pub inherited: InheritedPage,
     pub own: OwnPage,
 }
 
+/// In [`ProcPage::timer_clock`]: steps of the node's clock move this timer. No clock's number has this bit alone.
+pub const TIMER_AT_WALL_TIME: u32 = 0x100;
+
+/// Address of [`OwnPage::wall_timers`] in a process.
+pub const WALL_TIMERS_ADDR: u64 =
+    PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, wall_timers)) as u64;
 /// Address of [`OwnPage::timers`] in a process.
 pub const TIMERS_ADDR: u64 = PROC_PAGE_ADDR + (offset_of!(ProcPage, own) + offset_of!(OwnPage, timers)) as u64;
 /// Where the stack of calls into a stopped process begins.
@@ -426,6 +433,9 @@ pub const TRACED_MAGIC: u64 = 0xd1ec_a500_a5c5_0002;
 
 /// First argument of the execve by which a traced process asks for its node's memory: no address of any program's.
 pub const ASKS_MAGIC: u64 = 0xd1ec_a500_a5c5_0001;
+
+/// First argument of the execve by which the blob tells that its node's wall clock was stepped: no address either.
+pub const STEPPED_MAGIC: u64 = 0xd1ec_a500_a5c5_0003;
 
 /// Index of the first slot to look at for a thread.
 #[inline(always)]
@@ -551,6 +561,24 @@ impl NodePage {
         self.segment_count.store(segments.len() as u32, Ordering::Relaxed);
         self.seq.fetch_add(1, Ordering::Release);
         true
+    }
+
+    /// Makes whatever waits by this map translate anew. Only the supervisor calls it.
+    pub fn renew(&self) {
+        self.seq.fetch_add(2, Ordering::AcqRel);
+    }
+
+    /// The instant on the lab's clock at which the node's wall clock will show, after a jump of this, what it would have
+    /// shown at another without it; never zero.
+    #[inline(never)]
+    pub fn moved(&self, v_ns: u64, jump_ns: i64) -> u64 {
+        let mono_ns = self.clock.at(v_ns).mono_of(v_ns);
+        let moved_ns = if jump_ns < 0 {
+            mono_ns.saturating_add(jump_ns.unsigned_abs())
+        } else {
+            mono_ns.saturating_sub(jump_ns.unsigned_abs())
+        };
+        self.clock.v_of_mono(moved_ns).max(1)
     }
 
     /// The slot of a thread that has one.

@@ -1,6 +1,6 @@
 //! What the blob keeps for one process beyond the first words of its page.
 
-use core::sync::atomic::{AtomicU32, AtomicU64};
+use core::sync::atomic::{AtomicI64, AtomicU32, AtomicU64};
 
 use crate::BLOB_ADDR;
 
@@ -65,6 +65,8 @@ pub struct OwnPage {
     /// 1 once this image set ITIMER_REAL or a POSIX timer, or found the first set by the image before it; 2 once it set
     /// one beyond [`TIMERS_MAX`].
     pub timers: AtomicU32,
+    /// 1 once it set a POSIX timer to an instant of a wall clock.
+    pub wall_timers: AtomicU32,
     /// Virtual instant at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
     pub itimer_due_ns: AtomicU64,
     pub itimer_every_ns: AtomicU64,
@@ -99,6 +101,8 @@ pub struct InheritedPage {
     /// held: their virtual instant, and their interval.
     pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
+    /// How far the wall clock of a POSIX timer that is set to an instant of it was ahead of MONOTONIC by then, ns.
+    pub timer_ahead_ns: [AtomicI64; TIMERS_MAX],
     /// 1 once the program asked for stamps on packets, and its receiving calls are trapped.
     pub stamped: AtomicU32,
     /// Places of which trapped calls came (freestanding/blob/src/sites.rs): the address after the call, times 2^16, and how

@@ -171,7 +171,7 @@ rows! {
     (222, timer_create, TIMER_CREATE, Timer, Trap(Always), "remembers the clock of each timer", "timers"),
     (223, timer_settime, TIMER_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "CPU clocks in virtual CPU time, looked at after each hit of the meter", "timers"),
     (224, timer_gettime, TIMER_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
-    (227, clock_settime, CLOCK_SETTIME, Clock, Trap(Always), "the node's own clock; needs CAP_SYS_TIME", "settime"),
+    (227, clock_settime, CLOCK_SETTIME, Clock, Trap(Always), "the node's own clock; needs CAP_SYS_TIME; what waits for an instant of it follows", "settime"),
     (228, clock_gettime, CLOCK_GETTIME, Clock, Trap(Any(&[NonNull(1)])), "all clock ids; CPU clocks in virtual CPU time", "clocks"),
     (229, clock_getres, CLOCK_GETRES, Clock, Trap(Any(&[NonNull(1)])), "coarse clocks have a tick divided by the TDF", "clocks"),
     (230, clock_nanosleep, CLOCK_NANOSLEEP, Wait, Trap(Any(&[NonNull(2)])), "relative and absolute", "waits"),

@@ -8,7 +8,7 @@ use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 
 use crate::sys::{self, Ret};
 use crate::user::Timespec;
-use crate::{node, process, usage};
+use crate::{node, process, settime, usage};
 
 pub const REALTIME: i32 = 0;
 pub const MONOTONIC: i32 = 1;
@@ -70,8 +70,13 @@ pub fn now_real() -> RealNs {
     RealNs(kernel_ns(MONOTONIC))
 }
 
+/// Whether steps of the node's clock move what waits for an instant of this one.
+pub fn is_wall(clock: i32) -> bool {
+    matches!(clock, REALTIME | REALTIME_ALARM | TAI)
+}
+
 /// A clock minus MONOTONIC, but for RAW.
-fn ahead(clock: i32) -> i64 {
+pub fn ahead(clock: i32) -> i64 {
     let c = &node().clock;
     match clock {
         REALTIME | REALTIME_COARSE | REALTIME_ALARM => c.real_ahead_ns.load(Ordering::Relaxed),
@@ -175,6 +180,9 @@ fn read_with_care(clock: i32) -> Result<Timespec, Ret> {
 #[inline(never)]
 fn after_leap(clock: i32, ahead: i64) -> Result<Timespec, Ret> {
     node().clock.leap(ahead);
+    if node().clock.real_ahead_ns.load(Ordering::Relaxed) != ahead {
+        settime::tell();
+    }
     read(clock)
 }
 

@@ -98,6 +98,19 @@ fn hold_timer(id: usize) {
     }
 }
 
+/// An instant at which a timer is due, after all steps of its clock since it was set.
+#[inline(never)]
+fn by_wall_time(id: usize, due: u64) -> u64 {
+    let p = process();
+    let (Some(known), Some(was)) = (p.timer_clock.get(id), p.inherited.timer_ahead_ns.get(id)) else { return due };
+    if !timers::is_at_wall_time(known.load(Relaxed)) {
+        return due;
+    }
+    let ahead = clock::ahead(timer_clock(id as u64));
+    let jump = ahead.wrapping_sub(was.swap(ahead, Relaxed));
+    if jump == 0 { due } else { node().moved(due, jump) }
+}
+
 #[inline(never)]
 fn set_timer(id: usize) {
     let kept = &process().inherited;
@@ -106,6 +119,7 @@ fn set_timer(id: usize) {
     if due == 0 {
         return;
     }
+    let due = by_wall_time(id, due);
     // By an instant, so that the phase stays: one that has passed fires at once and then on.
     let id_of_clock = timer_clock(id as u64);
     let ahead = (clock::kernel_ns(id_of_clock) as i64).wrapping_sub(clock::kernel_ns(clock::MONOTONIC) as i64);

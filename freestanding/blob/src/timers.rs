@@ -3,7 +3,7 @@
 use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::TIMERS_MAX;
+use diecast_core_abi::{TIMER_AT_WALL_TIME, TIMERS_MAX};
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, MONOTONIC};
@@ -214,7 +214,29 @@ pub fn timer_clock(id: u64) -> i32 {
     match process().timer_clock.get(id as u32 as usize).map(|c| c.load(Ordering::Relaxed)) {
         None => kernels_timer_clock(id as u32),
         Some(0) => MONOTONIC,
+        Some(known) if is_at_wall_time(known) => (known - TIMER_AT_WALL_TIME).wrapping_sub(1) as i32,
         Some(known) => known.wrapping_sub(1) as i32,
+    }
+}
+
+/// Whether a word of the table is of a timer that steps of the clock move.
+pub fn is_at_wall_time(known: u32) -> bool {
+    known & !0xf == TIMER_AT_WALL_TIME
+}
+
+/// Before a timer of this clock is set: whether it is to an instant that steps move, and how far that clock is ahead now.
+fn note_wall_time(timer: u64, id: i32, absolute: bool) {
+    let timer = timer as u32 as usize;
+    let p = process();
+    let (Some(known), Some(ahead)) = (p.timer_clock.get(timer), p.inherited.timer_ahead_ns.get(timer)) else { return };
+    if !clock::is_wall(id) || known.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let plain = (id as u32).wrapping_add(1);
+    ahead.store(clock::ahead(id), Ordering::Relaxed);
+    known.store(if absolute { plain | TIMER_AT_WALL_TIME } else { plain }, Ordering::Release);
+    if absolute {
+        p.own.wall_timers.store(1, Ordering::Relaxed);
     }
 }
 
@@ -309,6 +331,9 @@ fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
     };
     let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
     let r = clock::by_one_rate(|made| {
+        if number == nr::TIMER_SETTIME {
+            note_wall_time(a[0], id, a[1] & 1 != 0);
+        }
         let real = spec_in(id, a[1] & 1 != 0, new);
         let was = if made == 0 { &raw mut old as u64 } else { 0 };
         sys::plain(number, [a[0], a[1], &raw const real as u64, was, 0, 0])

@@ -324,7 +324,7 @@ pub fn select(mut a: [u64; 6]) -> Ret {
 pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
     let addr = match a.get(at) {
         Some(p) if *p != 0 => *p,
-        _ => return as_is(number, a),
+        _ => return untimed(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
     let wait = Wait::new(t);
@@ -362,11 +362,13 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
     }
 }
 
-/// A futex's wait without a timeout: a signal of the program's ends it, and nothing else that it can see.
+/// A wait without a timeout: a signal of the program's ends it, and nothing else that it can see.
 #[inline(never)]
-fn untimed_futex(a: [u64; 6]) -> Ret {
+fn untimed(number: u32, a: [u64; 6]) -> Ret {
     loop {
-        let r = restartable(nr::FUTEX, a, clock::generation());
+        let generation = clock::generation();
+        let ends = ends_when_stopped(number);
+        let r = if ends { timed(number, a, generation) } else { restartable(number, a, generation) };
         if r != RESTART {
             return r;
         }
@@ -383,7 +385,7 @@ pub fn futex(a: [u64; 6]) -> Ret {
         meter::ask_sleepers();
     }
     if a[3] == 0 {
-        return untimed_futex(a);
+        return untimed(nr::FUTEX, a);
     }
     match op & !0x180 {
         WAIT => relative(nr::FUTEX, a, 3),

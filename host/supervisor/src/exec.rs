@@ -24,6 +24,7 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process};
 
 use crate::frame::NodeFrame;
 use crate::image;
+use crate::stopped::PATIENCE;
 
 pub const SYS_MMAP: u64 = 9;
 const SYS_CLOSE: u64 = 3;
@@ -32,8 +33,8 @@ pub const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
 const AT_SYSINFO_EHDR: u64 = 33;
 const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
-/// How long another thread of this process may trace what is about to exec.
-const OUR_OWN_PATIENCE: Duration = Duration::from_secs(3);
+/// How long another thread of this process may trace what is about to exec: no shorter than that thread waits for others.
+const OUR_OWN_PATIENCE: Duration = Duration::from_secs(PATIENCE.as_secs() + 5);
 /// SIGTRAP and SIGSYS in a signal mask.
 pub(crate) const OURS: u64 = 1 << 4 | 1 << 30;
 

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -154,6 +154,10 @@ pub struct NodeFrame {
     pub receiver: Receiver,
     /// Process that is no program of the node (its init), 0 = none.
     pub init_pid: AtomicU64,
+    /// How far its REALTIME was ahead of its MONOTONIC at the last step that its timers have followed, ns.
+    pub(crate) followed_ahead_ns: AtomicI64,
+    /// Held by whoever has its timers follow a step, a pause or another rate.
+    pub(crate) following: Mutex<()>,
 }
 
 impl std::fmt::Debug for NodeFrame {
@@ -222,6 +226,8 @@ impl NodeFrame {
             usage,
             receiver: Receiver::default(),
             init_pid: AtomicU64::new(0),
+            followed_ahead_ns: AtomicI64::new(lab.offsets.realtime),
+            following: Mutex::new(()),
         }))
     }
 

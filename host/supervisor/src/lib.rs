@@ -10,6 +10,7 @@ mod node_clock;
 mod pace;
 pub mod probe;
 mod socket_times;
+mod steps;
 mod stopped;
 mod stretch;
 mod supervisor;

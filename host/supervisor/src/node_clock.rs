@@ -1,5 +1,6 @@
 //! A node's own clock, as seen and changed from outside of it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use diecast_core_clock::{DRIFT_MAX_PPB, STA_UNSYNC, parts_of_ppb, ppb_of_parts, real_fits};
@@ -60,7 +61,7 @@ impl NodeFrame {
     }
 
     /// Changes the node's clock. What the node's kernel knows about it stays: a fault of the machine is not announced.
-    pub fn change_clock(&self, lab: &LabFrame, change: ClockChange) -> Result<(), ClockError> {
+    pub fn change_clock(self: &Arc<NodeFrame>, lab: &LabFrame, change: ClockChange) -> Result<(), ClockError> {
         let c = &self.page().clock;
         let v = lab.now().0;
         match change {
@@ -79,11 +80,15 @@ impl NodeFrame {
         Ok(())
     }
 
-    fn step(&self, ahead_ns: i128, mono_ns: u64) -> Result<(), ClockError> {
+    fn step(self: &Arc<NodeFrame>, ahead_ns: i128, mono_ns: u64) -> Result<(), ClockError> {
         if !real_fits(ahead_ns, mono_ns) {
             return Err(ClockError::Time);
         }
         self.page().clock.step(ahead_ns as i64);
+        // What can't be done stays as before the step.
+        if let Ok(rest) = self.follow_steps() {
+            let _ = rest.join();
+        }
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 //! translates anew.
 
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
 
 use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, SEGMENTS_MAX};
@@ -22,7 +22,7 @@ use crate::image;
 use crate::socket_times::waits_by_socket;
 use crate::stopped::{StopError, StoppedProcesses, Timers, timers_of};
 use crate::stretch::Stretch;
-use crate::timer_fds::TimerFds;
+use crate::timer_fds::{TimerFds, Which};
 
 /// Why a lab's rate can't be changed.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,8 @@ pub enum PaceError {
 /// A lab's nodes that stand still: what has to be set again.
 #[derive(Debug)]
 pub struct Standing {
-    timer_fds: TimerFds,
+    /// By node.
+    timer_fds: Vec<TimerFds>,
     /// Processes whose own timers are held.
     holding: Vec<i32>,
     since: RealNs,
@@ -78,6 +79,7 @@ impl LabFrame {
         freeze: impl Fn() -> Result<(), String>,
         thaw: impl Fn(),
     ) -> Result<(Standing, VirtNs), PaceError> {
+        let _following = alone(nodes);
         for _ in 0..TRIES {
             let holding = with_timers(nodes)?;
             let mut stopped = StoppedProcesses::default();
@@ -86,7 +88,7 @@ impl LabFrame {
             let ready = ready.and_then(|()| freeze().map_err(PaceError::Freeze));
             let ready = ready.and_then(|()| Ok(with_timers(nodes)?.iter().all(|pid| holding.contains(pid))));
             let held = match ready {
-                Ok(true) => TimerFds::hold(&pids(nodes)?, self).map_err(PaceError::from).map(Some),
+                Ok(true) => hold_fds(nodes).map_err(PaceError::from).map(Some),
                 Ok(false) => Ok(None),
                 Err(e) => Err(e),
             };
@@ -113,6 +115,7 @@ impl LabFrame {
         stretch: Stretch,
         thaw: impl Fn(),
     ) -> Result<VirtNs, PaceError> {
+        let _following = alone(nodes);
         let mut stopped = StoppedProcesses::default();
         let asked = standing.holding.iter().try_for_each(|pid| stopped.ask(*pid).map(drop));
         // A thread that is not kicked ends its wait at its old real instant, and then sees whether that was too early.
@@ -122,7 +125,11 @@ impl LabFrame {
             node.follow(self);
             node.rested(at.since(standing.since).ns());
         }
-        standing.timer_fds.set(self, stretch);
+        for (node, timers) in nodes.iter().zip(standing.timer_fds) {
+            let ahead_ns = node.page().clock.real_ahead_ns.load(Ordering::Relaxed);
+            timers.set(node.page(), stretch);
+            node.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
+        }
         thaw();
         asked?;
         stopped.wait()?;
@@ -131,9 +138,20 @@ impl LabFrame {
     }
 }
 
-fn pids(nodes: &[&NodeFrame]) -> io::Result<Vec<i32>> {
-    let all: io::Result<Vec<Vec<i32>>> = nodes.iter().map(|n| (n.members)()).collect();
-    Ok(all?.concat())
+/// Nobody else has these nodes' timers follow anything.
+fn alone<'a>(nodes: &[&'a NodeFrame]) -> Vec<MutexGuard<'a, ()>> {
+    nodes.iter().map(|n| n.following.lock().unwrap_or_else(PoisonError::into_inner)).collect()
+}
+
+/// Stops the timers behind descriptors of all nodes, or of none.
+fn hold_fds(nodes: &[&NodeFrame]) -> io::Result<Vec<TimerFds>> {
+    let mut all: Vec<TimerFds> = nodes.iter().map(|_| TimerFds::default()).collect();
+    let held = nodes.iter().zip(&mut all).try_for_each(|(node, timers)| timers.hold(node, Which::All));
+    if let Err(e) = held {
+        nodes.iter().zip(all).for_each(|(node, timers)| timers.set(node.page(), Stretch::NONE));
+        return Err(e);
+    }
+    Ok(all)
 }
 
 /// The processes that have set timers of their own.
@@ -174,19 +192,29 @@ impl NodeFrame {
     /// timeout of its socket: Linux does that itself where a process is stopped, but for some sockets not where it is
     /// frozen. Only while the node is frozen: a thread that runs is nowhere.
     fn kick(&self) -> io::Result<()> {
+        self.kick_where(waits_by_socket).map(drop)
+    }
+
+    /// The same, but of socket timeouts only those that are `by_socket`: process, number of the call and its first
+    /// argument. Whether some thread ran meanwhile, and was nowhere.
+    pub(crate) fn kick_where(&self, by_socket: impl Fn(i32, i64, u64) -> bool) -> io::Result<bool> {
+        let mut ran = false;
         let at = |symbol| image::offset(symbol).map_or(0, |offset| BLOB_ADDR + offset);
         let waits = at("diecast_wait_begin")..=at("diecast_wait_end");
         for pid in (self.members)()? {
             let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
             for tid in tasks.flatten().filter_map(|t| t.file_name().to_str()?.parse().ok()) {
-                let Some(place) = process::place_of(Tid(pid), Tid(tid)) else { continue };
-                let by_socket = || place.call.is_some_and(|(number, fd)| waits_by_socket(pid, number, fd));
+                let Some(place) = process::place_of(Tid(pid), Tid(tid)) else {
+                    ran = true;
+                    continue;
+                };
+                let by_socket = || place.call.is_some_and(|(number, fd)| by_socket(pid, number, fd));
                 if waits.contains(&place.at.0) || by_socket() {
                     // It may have been killed meanwhile.
                     let _ = process::queue_signal(Tid(pid), Tid(tid), libc::SIGTRAP, KICK_MAGIC);
                 }
             }
         }
-        Ok(())
+        Ok(ran)
     }
 }

@@ -12,10 +12,13 @@ use diecast_host_sys::{Tid, memory, process};
 use crate::exec::OURS;
 use crate::image;
 
-/// How long threads may take to stop, or to be let go by the supervisor's own work with them. Those of a node that its
-/// quota holds back, on a busy host, were seen to need more than half a second; the lab runs on meanwhile.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long threads may take to stop, or to be let go by the supervisor's own work with them. On a busy host Linux was
+/// seen to give a runnable thread of usual priority two hundredths of a core for 5 s, beside a cgroup of small weight; the
+/// lab runs on meanwhile, and one that goes on would lose the timers that it holds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// How many of the threads that don't stop a message says more about.
+const NAMED_MAX: usize = 4;
 /// `si_code` of a breakpoint's SIGTRAP, and of a kick's.
 const SI_KERNEL: i32 = 0x80;
 const SI_QUEUE: i32 = -1;
@@ -25,8 +28,8 @@ const SI_QUEUE: i32 = -1;
 pub enum StopError {
     #[error("thread {tid} of process {pid} can't be traced: {source}")]
     Seize { pid: i32, tid: i32, source: io::Error },
-    #[error("{0} threads that set timers, or wait beside some that did, don't stop")]
-    Late(usize),
+    #[error("{0} threads that set timers, or wait beside some that did, don't stop: {1}")]
+    Late(usize, String),
     #[error("the blob of process {0} did not answer")]
     Silent(i32),
     #[error("ptrace: {0}")]
@@ -81,12 +84,20 @@ impl StoppedProcesses {
                     Why::Exec => drop(s.resume(0)),
                 },
                 None if Instant::now() > give_up => {
-                    return Err(StopError::Late(self.seized.len() - self.stopped.len()));
+                    return Err(self.late());
                 }
                 None => std::thread::sleep(LOOK_EVERY),
             }
         }
         Ok(())
+    }
+
+    /// How many have not stopped, and what the first of them are in.
+    fn late(&self) -> StopError {
+        let stopped: BTreeSet<i32> = self.stopped.iter().map(|(_, s)| s.tid().0).collect();
+        let late: Vec<&(i32, i32)> = self.seized.iter().filter(|(_, tid)| !stopped.contains(tid)).collect();
+        let named: Vec<String> = late.iter().take(NAMED_MAX).map(|(pid, tid)| state_of(*pid, *tid)).collect();
+        StopError::Late(late.len(), named.join("; "))
     }
 
     /// Stops all threads of these processes, those that they make meanwhile included.
@@ -127,6 +138,14 @@ impl Drop for StoppedProcesses {
             let _ = s.detach(0);
         }
     }
+}
+
+/// A thread's name, its state in the kernel's letter and the function of the kernel in which it waits.
+fn state_of(pid: i32, tid: i32) -> String {
+    let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
+    let stat = of("stat");
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).unwrap_or("gone").to_owned();
+    format!("{tid} ({}) is {state} in {}", of("comm").trim(), of("wchan"))
 }
 
 /// True when the thread will stop, false when it is gone. One whose exec the supervisor carries through is waited for.

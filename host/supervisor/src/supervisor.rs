@@ -17,7 +17,7 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
 use crate::exec::{self, Begins, ExecError, Outcome};
 use crate::frame::NodeFrame;
 use crate::load::LoadWatch;
-use crate::traced;
+use crate::{steps, traced};
 
 /// Scans at which a lineage must have been unseen before its event closes.
 const UNSEEN_SCANS: u32 = 3;
@@ -215,6 +215,12 @@ impl Loop {
             } else {
                 seccomp::fail(&l.fd, &n, libc::EFAULT)
             };
+            return;
+        }
+        if steps::tells(&n) {
+            // The thread ends by itself. What can't be done stays as before the step.
+            let _ = node.follow_steps();
+            let _ = seccomp::answer(&l.fd, &n, 0);
             return;
         }
         if traced::wants_tracer(&n) {

@@ -5,14 +5,16 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use diecast_core_abi::NodePage;
 use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 use diecast_host_sys::time;
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_gettime, timerfd_settime};
 
 use crate::descriptors;
-use crate::frame::LabFrame;
+use crate::frame::NodeFrame;
 use crate::stretch::Stretch;
 
 /// A timer that is due in the moment in which it is looked at has been restarted by the kernel this much later, unless the
@@ -20,7 +22,15 @@ use crate::stretch::Stretch;
 const DUE_LOOKS: usize = 20;
 const DUE_PAUSE: Duration = Duration::from_micros(50);
 
-/// Timers that are held.
+/// Which timers to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Which {
+    All,
+    /// Those that are set to an instant of a wall clock.
+    AtWallTime,
+}
+
+/// Timers of one node that are held.
 #[derive(Debug, Default)]
 pub struct TimerFds(Vec<Held>);
 
@@ -33,6 +43,43 @@ struct Held {
     every_ns: u64,
     /// Expirations that nobody has read yet.
     ticks: u64,
+    wall: Option<Wall>,
+}
+
+/// What a timer that is set to an instant of a wall clock has besides.
+#[derive(Clone, Copy, Debug)]
+struct Wall {
+    clock: i32,
+    flags: TimerfdTimerFlags,
+    /// How far the node's wall clock was ahead of its MONOTONIC when it was set, ns.
+    ahead_ns: i64,
+}
+
+/// What a timer's fdinfo says.
+struct Info {
+    /// Unread expirations.
+    ticks: u64,
+    clock: i32,
+    flags: TimerfdTimerFlags,
+}
+
+impl Info {
+    fn of(timer: &OwnedFd) -> io::Result<Info> {
+        let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", timer.as_raw_fd()))?;
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        let ticks = value("ticks:").and_then(|v| v.parse().ok());
+        let ticks = ticks.ok_or_else(|| io::Error::other("fdinfo of a timer has no ticks"))?;
+        let clock = value("clockid:").and_then(|v| v.parse().ok()).unwrap_or(libc::CLOCK_MONOTONIC);
+        let flags = value("settime flags:").and_then(|v| u32::from_str_radix(v, 8).ok()).unwrap_or(0);
+        Ok(Info { ticks, clock, flags: TimerfdTimerFlags::from_bits_truncate(flags) })
+    }
+
+    /// What it has besides where steps of a node's clock move it.
+    fn wall(&self, ahead_ns: i64) -> Option<Wall> {
+        let is_wall = matches!(self.clock, libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_ALARM);
+        let moves = is_wall && self.flags.contains(TimerfdTimerFlags::ABSTIME);
+        moves.then_some(Wall { clock: self.clock, flags: self.flags, ahead_ns })
+    }
 }
 
 fn ns(t: Timespec) -> u64 {
@@ -41,13 +88,6 @@ fn ns(t: Timespec) -> u64 {
 
 fn timespec(ns: u64) -> Timespec {
     Timespec { tv_sec: (ns / NS_PER_S) as i64, tv_nsec: (ns % NS_PER_S) as _ }
-}
-
-/// Unread expirations, by fdinfo.
-fn ticks(timer: &OwnedFd) -> io::Result<u64> {
-    let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", timer.as_raw_fd()))?;
-    let value = text.lines().find_map(|line| line.strip_prefix("ticks: ")?.trim().parse().ok());
-    value.ok_or_else(|| io::Error::other("fdinfo of a timer has no ticks"))
 }
 
 /// What a timer was set to.
@@ -87,14 +127,20 @@ fn fired(first_ns: u64, next_ns: u64, every_ns: u64) -> u64 {
 }
 
 /// Sets a timer, and says when it is due by the monotonic clock: early by at most a quarter of its period, unless the host
-/// keeps the core again and again. A timer's own clock is not known here, so it is set by what is left.
-fn start(timer: &OwnedFd, due_ns: Option<u64>, every_ns: u64) -> u64 {
+/// keeps the core again and again. One of a wall clock is set to an instant again, so that it is known as such; others by
+/// what is left.
+fn start(timer: &OwnedFd, due_ns: Option<u64>, every_ns: u64, wall: Option<Wall>) -> u64 {
     let mut first_ns = 0;
     for _ in 0..DUE_LOOKS {
         let from_ns = time::monotonic_ns();
         let left_ns = due_ns.map_or(0, |due| due.saturating_sub(from_ns).max(1));
-        let new = Itimerspec { it_interval: timespec(every_ns), it_value: timespec(left_ns) };
-        let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &new);
+        let (flags, value_ns) = match wall {
+            // Of two readings, so that it is not early by what is between them.
+            Some(wall) if left_ns > 0 => (wall.flags, time::clock_ns(wall.clock).saturating_add(left_ns)),
+            _ => (TimerfdTimerFlags::empty(), left_ns),
+        };
+        let new = Itimerspec { it_interval: timespec(every_ns), it_value: timespec(value_ns) };
+        let _ = timerfd_settime(timer, flags, &new);
         first_ns = from_ns.saturating_add(left_ns);
         if time::monotonic_ns() - from_ns <= every_ns / 4 || every_ns == 0 {
             break;
@@ -120,24 +166,30 @@ fn put_ticks(timer: &OwnedFd, unread: u64, first_ns: u64) -> io::Result<()> {
 }
 
 impl TimerFds {
-    /// Stops the timers of these processes, which must stand still. Those that are held already are left alone: their
-    /// timers are not set.
-    pub fn hold(pids: &[i32], lab: &LabFrame) -> io::Result<TimerFds> {
-        let mut all = TimerFds::default();
-        match pids.iter().try_for_each(|pid| all.hold_all_of(*pid, lab)) {
-            Ok(()) => Ok(all),
-            Err(e) => {
-                all.set(lab, Stretch::NONE);
-                Err(e)
+    /// Stops the timers of this node's processes. Those that are held already are left alone: their timers are not set.
+    /// All of them, if the processes stand still; of others only those that steps of the node's clock move.
+    pub fn hold(&mut self, node: &NodeFrame, which: Which) -> io::Result<()> {
+        let ahead_ns = node.followed_ahead_ns.load(Relaxed);
+        for pid in (node.members)()? {
+            let held = descriptors::of_process(
+                pid,
+                |link| link == "anon_inode:[timerfd]",
+                |_, timer| self.hold_one(timer, node.page(), ahead_ns, which),
+            );
+            // A process that does not stand still may end meanwhile, or close what was seen.
+            if which == Which::All {
+                held?;
             }
         }
+        Ok(())
     }
 
-    fn hold_all_of(&mut self, pid: i32, lab: &LabFrame) -> io::Result<()> {
-        descriptors::of_process(pid, |link| link == "anon_inode:[timerfd]", |_, timer| self.hold_one(timer, lab))
-    }
-
-    fn hold_one(&mut self, timer: OwnedFd, lab: &LabFrame) -> io::Result<()> {
+    fn hold_one(&mut self, timer: OwnedFd, page: &NodePage, ahead_ns: i64, which: Which) -> io::Result<()> {
+        let ticks = |timer| Info::of(timer).map(|info| info.ticks);
+        let wall = Info::of(&timer)?.wall(ahead_ns);
+        if which == Which::AtWallTime && wall.is_none() {
+            return Ok(());
+        }
         // What is due and what nobody has read, with no expiration between the two.
         let (mut before, mut unread) = (look(&timer)?, ticks(&timer)?);
         let seen = loop {
@@ -162,22 +214,27 @@ impl TimerFds {
         };
         let due = match (every_ns, more) {
             (0, 1) => VirtNs(0),
-            _ => lab.v_of(RealNs(seen.due_ns.saturating_add(more.saturating_mul(every_ns)))),
+            _ => {
+                let due = RealNs(seen.due_ns.saturating_add(more.saturating_mul(every_ns)));
+                page.segment_at(due).v_of(due)
+            }
         };
-        let held = Held { timer, due, every_ns, ticks: unread.saturating_add(more) };
+        let held = Held { timer, due, every_ns, ticks: unread.saturating_add(more), wall };
         // Whether the kernel takes them back is better known now.
         let kept = if held.ticks > 0 { time::set_ticks(&held.timer, held.ticks) } else { Ok(()) };
         self.0.push(held);
         kept
     }
 
-    /// Sets them again by the lab's map as it is now.
-    pub fn set(self, lab: &LabFrame, stretch: Stretch) {
+    /// Sets them again by the map and the clock of their node as they are now.
+    pub fn set(self, page: &NodePage, stretch: Stretch) {
         for held in self.0 {
             let every_ns = stretch.of(held.every_ns);
-            let due_ns = if held.due.0 == 0 { None } else { Some(lab.r_of(held.due).0) };
+            let jump = held.wall.map_or(0, |w| page.clock.real_ahead_ns.load(Relaxed).wrapping_sub(w.ahead_ns));
+            let due_v = if jump == 0 { held.due } else { VirtNs(page.moved(held.due.0, jump)) };
+            let due_ns = if held.due.0 == 0 { None } else { Some(page.r_of(due_v).0) };
             // Nothing that a frozen process could have done makes these fail.
-            let first_ns = start(&held.timer, due_ns, every_ns);
+            let first_ns = start(&held.timer, due_ns, every_ns, held.wall);
             if held.ticks > 0 {
                 let _ = put_ticks(&held.timer, held.ticks, first_ns);
             }
@@ -187,10 +244,28 @@ impl TimerFds {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use diecast_core_vtime::Tdf;
     use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
     use super::*;
+    use crate::frame::{CpuConfig, LabFrame};
+
+    /// One without processes, by the host's clocks.
+    fn node() -> Arc<NodeFrame> {
+        let cpu = CpuConfig {
+            cores: 1,
+            speed_ppm: 1_000_000,
+            grain_ns: 500_000,
+            metered: false,
+            count_kernel: false,
+            trap_tsc: false,
+            site_calls: 0,
+        };
+        let lab = LabFrame::start(Tdf::ONE);
+        NodeFrame::create(&lab, "n", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
+    }
 
     /// Every, real.
     const EVERY_NS: u64 = 200_000;
@@ -214,7 +289,7 @@ mod tests {
     /// the hold takes, and no expiration is lost or told twice.
     #[test]
     fn a_periodic_timer_goes_on_whenever_it_is_held() {
-        let lab = LabFrame::start(Tdf::ONE);
+        let node = node();
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK).unwrap();
         let every = timespec(EVERY_NS);
         let armed = Itimerspec { it_interval: every, it_value: every };
@@ -225,9 +300,9 @@ mod tests {
             let before = ticks;
             let began = time::monotonic_ns();
             let mut held = TimerFds::default();
-            held.hold_one(timer.try_clone().unwrap(), &lab).unwrap();
+            held.hold_one(timer.try_clone().unwrap(), node.page(), 0, Which::All).unwrap();
             assert_eq!(held.0.len(), 1, "round {round}");
-            held.set(&lab, Stretch::NONE);
+            held.set(node.page(), Stretch::NONE);
             let took = time::monotonic_ns() - began;
             let is = next_due(&timer, &mut ticks, round);
             let passed = (ticks - before) * EVERY_NS;
@@ -239,15 +314,39 @@ mod tests {
         }
     }
 
+    /// It is set again to an instant of its clock, which is known of it from then on too.
+    #[test]
+    fn a_timer_at_wall_time_stays_one_and_moves_with_its_clock() {
+        let node = node();
+        let ahead = node.page().clock.real_ahead_ns.load(Relaxed);
+        let timer = timerfd_create(TimerfdClockId::Realtime, TimerfdFlags::NONBLOCK).unwrap();
+        let in_ns = |s: u64| time::clock_ns(libc::CLOCK_REALTIME) + s * NS_PER_S;
+        let at = Itimerspec { it_interval: timespec(0), it_value: timespec(in_ns(100)) };
+        timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &at).unwrap();
+        for (jump_s, left_s) in [(0, 100), (40, 60), (-50, 110), (200, 0)] {
+            let mut held = TimerFds::default();
+            let was = node.page().clock.real_ahead_ns.load(Relaxed);
+            held.hold_one(timer.try_clone().unwrap(), node.page(), was, Which::AtWallTime).unwrap();
+            assert_eq!(held.0.len(), 1);
+            node.page().clock.step(was + jump_s * NS_PER_S as i64);
+            held.set(node.page(), Stretch::NONE);
+            let left_ns = ns(timerfd_gettime(&timer).unwrap().it_value);
+            let slow_ns = 5 * NS_PER_S;
+            assert!((left_s * NS_PER_S).saturating_sub(slow_ns) <= left_ns, "{jump_s} s: {left_ns} ns left");
+            assert!(left_ns <= left_s * NS_PER_S, "{jump_s} s: {left_ns} ns left");
+            assert!(Info::of(&timer).unwrap().wall(0).is_some() || left_s == 0, "{jump_s} s: it is known as such");
+        }
+        assert!(node.page().clock.real_ahead_ns.load(Relaxed) > ahead);
+    }
+
     /// Its period is no reason to hold it.
     #[test]
     fn a_stopped_timer_is_left_alone() {
-        let lab = LabFrame::start(Tdf::ONE);
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK).unwrap();
         let stopped = Itimerspec { it_interval: timespec(1_000_000), it_value: timespec(0) };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &stopped).unwrap();
         let mut held = TimerFds::default();
-        held.hold_one(timer, &lab).unwrap();
+        held.hold_one(timer, node().page(), 0, Which::All).unwrap();
         assert!(held.0.is_empty());
     }
 }

@@ -1,0 +1,93 @@
+//! Steps of a node's wall clock, which the kernel knows nothing of: waits for an instant of it, and timers that are set to
+//! one, come when the stepped clock shows it. By whom the clock was stepped makes no difference.
+//!
+//! A thread that waits translates anew, as at a change of the rate. Timers behind descriptors are set again from outside.
+//! A process that has set POSIX timers so is stopped, for its blob to do it.
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use diecast_core_abi::{STEPPED_MAGIC, WALL_TIMERS_ADDR};
+use diecast_core_vtime::Rate;
+use diecast_host_sys::seccomp::Notification;
+use diecast_host_sys::{GuestPtr, Tid, memory};
+
+use crate::frame::NodeFrame;
+use crate::stopped::{StoppedProcesses, Timers};
+use crate::stretch::Stretch;
+use crate::timer_fds::{TimerFds, Which};
+
+const SYS_EXECVE: i32 = 59;
+/// A thread that runs may be about to wait by what it has translated before, some instructions away. Those that are on
+/// their way then are looked for again after these times.
+const LOOK_AGAIN: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
+
+/// Whether a notification says that the node's clock was stepped.
+pub fn tells(n: &Notification) -> bool {
+    n.nr == SYS_EXECVE && n.args[0] == STEPPED_MAGIC
+}
+
+impl NodeFrame {
+    /// Has what waits for the node's wall clock follow its steps. Waits and timers behind descriptors have when this
+    /// returns, unless the node is just being paused; the thread does the rest.
+    pub fn follow_steps(self: &Arc<NodeFrame>) -> io::Result<JoinHandle<()>> {
+        self.page().renew();
+        let ran = self.kick_where(|_, _, _| false)?;
+        let timers = match self.following.try_lock() {
+            Ok(_following) => self.move_timer_fds(),
+            Err(_) => Ok(false),
+        };
+        let node = self.clone();
+        std::thread::Builder::new().name("steps".into()).spawn(move || {
+            node.move_timers(!matches!(timers, Ok(true)));
+            for pause in LOOK_AGAIN.iter().take_while(|_| ran) {
+                std::thread::sleep(*pause);
+                let _ = node.kick_where(|_, _, _| false);
+            }
+        })
+    }
+
+    /// Of timers behind descriptors those that are set, true; false where the node stands still: they are moved when it
+    /// goes on.
+    fn move_timer_fds(&self) -> io::Result<bool> {
+        if self.page().segment().rate == Rate::ZERO {
+            return Ok(false);
+        }
+        let ahead_ns = self.page().clock.real_ahead_ns.load(Ordering::Relaxed);
+        let mut timers = TimerFds::default();
+        let held = timers.hold(self, Which::AtWallTime);
+        timers.set(self.page(), Stretch::NONE);
+        self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
+        held.map(|()| true)
+    }
+
+    /// The processes' own timers, and where that is yet to be done those behind descriptors.
+    fn move_timers(&self, descriptors: bool) {
+        let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.page().segment().rate == Rate::ZERO {
+            return;
+        }
+        if descriptors {
+            let _ = self.move_timer_fds();
+        }
+        let Ok(pids) = (self.members)() else { return };
+        let pids: Vec<i32> = pids.into_iter().filter(|pid| sets_wall_timers(*pid)).collect();
+        let mut stopped = StoppedProcesses::default();
+        // One that another traces can't be stopped: its timers stay as they are.
+        if stopped.stop(&pids).is_ok() && stopped.timers(Timers::Hold).is_ok() {
+            let _ = stopped.timers(Timers::Set);
+        }
+        // Linux ends some waits where a thread is stopped: these are made again.
+        self.page().renew();
+        let _ = self.kick_where(|_, _, _| false);
+    }
+}
+
+/// Whether a process has set POSIX timers to instants of a wall clock.
+fn sets_wall_timers(pid: i32) -> bool {
+    let mut word = [0u8; 4];
+    memory::read(Tid(pid), GuestPtr(WALL_TIMERS_ADDR), &mut word).is_ok() && word != [0; 4]
+}
