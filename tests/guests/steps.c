@@ -1,11 +1,13 @@
 // Steps of the wall clock while others wait for an instant of it: each wait ends when the stepped clock shows that instant,
-// never before, and waits by a span are left alone. Only in frames: natively this would set the host's clock.
+// never before, and waits by a span are left alone. Nor is a wait early by a clock that is made slower. Only in frames:
+// natively this would set the host's clock.
 //
-// Covers: clock_settime clock_nanosleep futex mq_timedreceive timer_settime timerfd_settime
+// Covers: clock_settime adjtimex clock_nanosleep futex mq_timedreceive timer_settime timerfd_settime
 #include "guest.h"
 #include <linux/futex.h>
 #include <mqueue.h>
 #include <sys/timerfd.h>
+#include <sys/timex.h>
 
 #define SPAN (1 * SEC)
 // The clock is stepped so long after the waits began.
@@ -105,9 +107,41 @@ static void step(const char *what, long distance, long jump) {
     while (wait(NULL) > 0) {}
 }
 
+static void polls_a_span(void) { poll(NULL, 0, SPAN / MS); }
+static void waits_for_a_word_for_a_span(void) {
+    int word = 0;
+    ts_t t = ts_of(SPAN);
+    R6(SYS_futex, &word, FUTEX_WAIT, 0, &t, NULL, 0);
+}
+static void sleeps_until(void) {
+    ts_t t = in(CLOCK_MONOTONIC, SPAN);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+// Waits of a second, while the clock is made a tenth slower: by it they are no shorter.
+static void slow(void) {
+    static const struct {
+        const char *name;
+        void (*f)(void);
+    } WAITS[] = {{"nanosleep", sleeps_a_span}, {"poll", polls_a_span}, {"futex", waits_for_a_word_for_a_span}, {"until", sleeps_until}};
+    for (unsigned i = 0; i < sizeof WAITS / sizeof *WAITS; i++) {
+        if (fork()) continue;
+        long began = mono();
+        WAITS[i].f();
+        line("range slow.%s %ld %ld %ld", WAITS[i].name, SPAN, mono() - began, SPAN + LATE);
+        _exit(0);
+    }
+    ts_t pause = ts_of(STEP_AFTER);
+    clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
+    struct timex x = {.modes = ADJ_TICK, .tick = 9000};
+    SAME("slow", R1(SYS_adjtimex, &x) < 0);
+    while (wait(NULL) > 0) {}
+}
+
 int main(void) {
     step("ahead", 60 * SEC, 58 * SEC);
     step("beyond", 60 * SEC, 100 * SEC);
     step("back", 1 * SEC, -1500 * MS);
+    slow();
     return 0;
 }

@@ -164,11 +164,9 @@ fn own_clocks(b: &Bench) {
     clocks(b, &[&id, "server", "--step", "2h"]);
     let ended = lab.end();
     assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
-    for words in [
-        "clock of server: drift +100000 ppm",
-        "clock of server: step -100000 ms",
-        "clock of server: step +7200000 ms",
-    ] {
+    for words in
+        ["clock of server: drift +100000 ppm", "clock of server: step -100000 ms", "clock of server: step +7200000 ms"]
+    {
         assert!(ended.table.contains(words), "no '{words}' in {}", ended.table);
     }
     let out = b.folder.join("out");

@@ -100,6 +100,27 @@ fn a_lab_is_paused_and_goes_on() {
     diecast_quiet::look(|| pauses(&b));
 }
 
+/// By the node's own clock, which a command makes a tenth too fast and too slow in turn.
+#[test]
+fn waits_end_by_a_clock_that_drifts() {
+    let Some(b) = bench("drift") else { return };
+    with_programs(&b, "5s");
+    diecast_quiet::look(|| drifts(&b));
+}
+
+fn drifts(b: &Bench) {
+    let lab = LabRun::start(b, &["pace.yaml", "--tdf", "2"]);
+    lab.until("warm_up");
+    let id = lab.lab();
+    for drift in ["100000ppm", "-100000ppm", "100000ppm", "-100000ppm", "0ppm", "-100000ppm", "100000ppm"] {
+        pace(b, &["clock", &id, "client", &format!("--drift={drift}")]);
+        std::thread::sleep(Duration::from_millis(700));
+    }
+    let ended = lab.end();
+    assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
+    check_waits(&b.folder.join("out"));
+}
+
 fn pauses(b: &Bench) {
     let lab = LabRun::start(b, &["pace.yaml", "--tdf", "2"]);
     lab.until("warm_up");

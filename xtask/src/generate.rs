@@ -124,6 +124,8 @@ step within a few ms of real time, but for timers of a process that is traced, t
 another process sets, or hands over in a message (SCM_RIGHTS), in that very moment. A process with such timers of \
 timer_create is stopped for it: what is said of a pause below of calls that end with EINTR holds. A change of the offset of \
 TAI alone moves nothing that is pending.
+- Rates of a node's clock that its own programs change (adjtimex): pending waits are not early by it, but may be late by as \
+much as the clock gained; pending timers end by the rates before. `diecast clock --drift` moves both.
 - Timers: of a process that has made more than 1024 with timer_create, the later ones of CPU time come early by the meter's \
 share (no room for them in its page), and where /proc can't be read the later ones count as of CLOCK_MONOTONIC. Keys end \
 by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time policies change nothing. \

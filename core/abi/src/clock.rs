@@ -185,6 +185,12 @@ impl ClockPage {
         is_plain().then_some(v)
     }
 
+    /// The number of the rates in force: any change gives another.
+    #[inline(always)]
+    pub fn number(&self) -> u64 {
+        self.in_force(self.current.load(Ordering::Acquire))
+    }
+
     /// The rates that hold at a virtual instant.
     #[inline(never)]
     pub fn at(&self, v_ns: u64) -> NodeClock {

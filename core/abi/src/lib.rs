@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 23;
+pub const ABI_VERSION: u32 = 24;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -568,17 +568,17 @@ impl NodePage {
         self.seq.fetch_add(2, Ordering::AcqRel);
     }
 
-    /// The instant on the lab's clock at which the node's wall clock will show, after a jump of this, what it would have
-    /// shown at another without it; never zero.
+    /// The node's MONOTONIC at a real instant, ns; never zero.
     #[inline(never)]
-    pub fn moved(&self, v_ns: u64, jump_ns: i64) -> u64 {
-        let mono_ns = self.clock.at(v_ns).mono_of(v_ns);
-        let moved_ns = if jump_ns < 0 {
-            mono_ns.saturating_add(jump_ns.unsigned_abs())
-        } else {
-            mono_ns.saturating_sub(jump_ns.unsigned_abs())
-        };
-        self.clock.v_of_mono(moved_ns).max(1)
+    pub fn mono_at(&self, r: RealNs) -> u64 {
+        let v = self.segment_at(r).v_of(r).0;
+        self.clock.at(v).mono_of(v).max(1)
+    }
+
+    /// The smallest real instant at which the node's MONOTONIC is at least this.
+    #[inline(never)]
+    pub fn r_of_mono(&self, mono_ns: u64) -> RealNs {
+        self.r_of(VirtNs(self.clock.v_of_mono(mono_ns)))
     }
 
     /// The slot of a thread that has one.

@@ -67,7 +67,7 @@ pub struct OwnPage {
     pub timers: AtomicU32,
     /// 1 once it set a POSIX timer to an instant of a wall clock.
     pub wall_timers: AtomicU32,
-    /// Virtual instant at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
+    /// The node's MONOTONIC at which a held ITIMER_REAL is due (0 = not held), and its interval, ns.
     pub itimer_due_ns: AtomicU64,
     pub itimer_every_ns: AtomicU64,
     /// Its process id, from its first trapped call on: a child of vfork finds its parent's.
@@ -98,7 +98,7 @@ pub struct InheritedPage {
     /// Timer slack that the program set, virtual ns; 0 = the machine's.
     pub slack_v_ns: AtomicU64,
     /// Virtual CPU time at which each armed CPU timer is due, and its interval, ns. Of other POSIX timers, while they are
-    /// held: their virtual instant, and their interval.
+    /// held: the node's MONOTONIC at which they are due, and their interval.
     pub cpu_due_ns: [AtomicU64; CPU_TIMERS],
     pub cpu_every_ns: [AtomicU64; CPU_TIMERS],
     /// How far the wall clock of a POSIX timer that is set to an instant of it was ahead of MONOTONIC by then, ns.

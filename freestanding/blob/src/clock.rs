@@ -66,6 +66,21 @@ fn kernel_ns_by_call(clock: i32) -> u64 {
     (t.sec as u64).wrapping_mul(NS_PER_S).wrapping_add(t.nsec as u64)
 }
 
+/// How far one of the kernel's clocks is ahead of its MONOTONIC, ns: at most too much, by what passes between two readings,
+/// so that no deadline by it is early. A thread that was kept from running between them reads again.
+pub fn kernel_ahead(clock: i32) -> i64 {
+    const CLOSE_NS: u64 = 2_000;
+    let mut tries = 0;
+    loop {
+        let mono = kernel_ns(MONOTONIC);
+        let read = kernel_ns(clock);
+        tries += 1;
+        if tries == 8 || kernel_ns(MONOTONIC).wrapping_sub(mono) <= CLOSE_NS {
+            return (read as i64).wrapping_sub(mono as i64);
+        }
+    }
+}
+
 pub fn now_real() -> RealNs {
     RealNs(kernel_ns(MONOTONIC))
 }
@@ -99,7 +114,7 @@ pub fn mono_now() -> u64 {
 
 /// The virtual REALTIME of an instant that the kernel noted by its own, ns.
 pub fn then(realtime_ns: u64) -> u64 {
-    shown_at(realtime_ns, kernel_ns(REALTIME).wrapping_sub(kernel_ns(MONOTONIC)) as i64)
+    shown_at(realtime_ns, kernel_ahead(REALTIME))
 }
 
 /// The node's REALTIME, ns, when the host's was this, which is so much ahead of its MONOTONIC.
@@ -300,8 +315,8 @@ fn slack() -> u64 {
 /// A wait by the node's MONOTONIC, which may have to be translated more than once.
 #[derive(Clone, Copy)]
 pub struct Wait {
-    /// Its end on the lab's virtual clock; `u64::MAX` never comes.
-    end_v_ns: u64,
+    /// Its end on the node's MONOTONIC; `u64::MAX` never comes.
+    end_mono_ns: u64,
     /// Zero asks whether it is so already, and does not wait.
     zero: bool,
 }
@@ -310,24 +325,26 @@ impl Wait {
     /// One that begins now.
     pub fn new(t: Timespec) -> Wait {
         let ns = ns_of(t);
-        let end_v_ns = match ns {
-            u64::MAX => u64::MAX,
-            _ if node().clock.latest().is_plain() => v_now().0.saturating_add(ns),
-            _ => node().clock.v_of_mono(mono_now().saturating_add(ns)),
-        };
-        Wait { end_v_ns, zero: ns == 0 }
+        let end_mono_ns = if ns == u64::MAX { ns } else { mono_now().saturating_add(ns) };
+        Wait { end_mono_ns, zero: ns == 0 }
     }
 
     /// What is left of it in real time, with the machine's slack and at least 1 ns, and the generation that says so.
     pub fn left(&self) -> (Timespec, u64) {
-        let (segment, now, generation) = node().look(now_real);
+        let clock = &node().clock;
+        // Before the rates are used.
+        let rates = clock.number();
+        let (segment, now, map) = node().look(now_real);
+        let generation = of_both(map, rates);
         if self.zero {
             return (Timespec { sec: 0, nsec: 0 }, generation);
         }
-        if self.end_v_ns == u64::MAX {
+        if self.end_mono_ns == u64::MAX {
             return (FOREVER, generation);
         }
-        let end = segment.r_of(VirtNs(self.end_v_ns));
+        // Rates number 0 are plain.
+        let end_v_ns = if rates == 0 { self.end_mono_ns } else { clock.v_of_mono(self.end_mono_ns) };
+        let end = segment.r_of(VirtNs(end_v_ns));
         if end == RealNs::NEVER {
             return (FOREVER, generation);
         }
@@ -336,13 +353,20 @@ impl Wait {
 
     /// Whether its end has come.
     pub fn is_over(&self) -> bool {
-        v_now().0 >= self.end_v_ns
+        mono_now() >= self.end_mono_ns
     }
 }
 
-/// Generation of the frame's map: what is translated before it changes is void.
+/// What is translated before this changes is void: the generation of the frame's map, and the number of the rates of the
+/// node's clock. A change of the map ends waits, one of the rates only has the end of a wait judged anew.
+fn of_both(map: u64, rates: u64) -> u64 {
+    map & 0xffff_ffff | rates << 32
+}
+
+/// The generation of the frame's map and of the node's rates.
 pub fn generation() -> u64 {
-    node().look(|| RealNs(0)).2
+    let rates = node().clock.number();
+    of_both(node().look(|| RealNs(0)).2, rates)
 }
 
 /// Makes a call again where the lab got another rate between a translation and the call: whoever changes the rate can't
@@ -407,7 +431,7 @@ pub fn abs_in(clock: i32, t: Timespec) -> Timespec {
     // The kernel waits on its own `clock`: add what it is ahead of MONOTONIC just now.
     let ahead = match clock {
         MONOTONIC => 0,
-        c => (kernel_ns(c) as i64).wrapping_sub(kernel_ns(MONOTONIC) as i64),
+        c => kernel_ahead(c),
     };
     timespec((r.0 as i64).saturating_add(ahead).max(1) as u64)
 }

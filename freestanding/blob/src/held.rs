@@ -1,13 +1,14 @@
 //! ITIMER_REAL and POSIX timers while the lab stands still, or gets another rate: the kernel's would run on.
 //!
 //! The supervisor calls [`serve`] in one thread of a process of which every thread is stopped, first to hold the timers,
-//! then to set them again by the map that holds from then on. A held timer is remembered by its virtual instant.
+//! then to set them again by the map and the rates of the node's clock that hold from then on. A held timer is remembered by
+//! its instant on the node's MONOTONIC.
 
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::TIMERS_MAX;
 use diecast_core_syscalls::nr;
-use diecast_core_vtime::{RealNs, VirtNs};
+use diecast_core_vtime::RealNs;
 
 use crate::sys::{self, Ret};
 use crate::timers::{self, timer_clock};
@@ -32,9 +33,9 @@ pub extern "C" fn serve(again: u64) -> Ret {
     0
 }
 
-/// The virtual instant that comes in so many real nanoseconds; never zero.
+/// The node's MONOTONIC in so many real nanoseconds; never zero.
 fn due_in(real_ns: u64) -> u64 {
-    node().segment().v_of(RealNs(clock::now_real().0.saturating_add(real_ns))).0.max(1)
+    node().mono_at(RealNs(clock::now_real().0.saturating_add(real_ns)))
 }
 
 #[inline(never)]
@@ -57,7 +58,7 @@ fn set_itimer() {
     if due == 0 {
         return;
     }
-    let left_ns = node().segment().r_of(VirtNs(due)).0.saturating_sub(clock::now_real().0);
+    let left_ns = node().r_of_mono(due).0.saturating_sub(clock::now_real().0);
     let every = clock::timespec(own.itimer_every_ns.load(Relaxed));
     let interval = timers::timeval_period_in(Timeval { sec: every.sec, usec: every.nsec / 1000 });
     let real = Pair { interval, value: timers::whole(clock::timespec(left_ns.max(1))) };
@@ -108,7 +109,7 @@ fn by_wall_time(id: usize, due: u64) -> u64 {
     }
     let ahead = clock::ahead(timer_clock(id as u64));
     let jump = ahead.wrapping_sub(was.swap(ahead, Relaxed));
-    if jump == 0 { due } else { node().moved(due, jump) }
+    (if jump < 0 { due.saturating_add(jump.unsigned_abs()) } else { due.saturating_sub(jump.unsigned_abs()) }).max(1)
 }
 
 #[inline(never)]
@@ -122,8 +123,8 @@ fn set_timer(id: usize) {
     let due = by_wall_time(id, due);
     // By an instant, so that the phase stays: one that has passed fires at once and then on.
     let id_of_clock = timer_clock(id as u64);
-    let ahead = (clock::kernel_ns(id_of_clock) as i64).wrapping_sub(clock::kernel_ns(clock::MONOTONIC) as i64);
-    let at = (node().segment().r_of(VirtNs(due)).0 as i64).saturating_add(ahead).max(1);
+    let ahead = clock::kernel_ahead(id_of_clock);
+    let at = (node().r_of_mono(due).0 as i64).saturating_add(ahead).max(1);
     let interval = clock::period_in(clock::MONOTONIC, clock::timespec(every.load(Relaxed)));
     let real = Pair { interval, value: clock::timespec(at as u64) };
     sys::own(nr::TIMER_SETTIME, [id as u64, 1, &raw const real as u64, 0, 0, 0]);

@@ -120,13 +120,27 @@ pub fn by_flags(u: &mut UContext, flags: u64) {
     }
 }
 
-/// After a hit, and at a kick: where the frame's rate has changed since the wait that was interrupted was translated, it
-/// is made again. One that has not begun yet goes back, and one that the kick or the freezing has ended does not show
-/// it. Where a handler of the program ends it too, that stays so.
+/// Whether what a wait was translated by has changed since.
+fn is_void(u: &UContext) -> bool {
+    u.regs[reg::RBX] as u32 != clock::generation() as u32
+}
+
+/// After a hit.
 #[inline(never)]
 pub fn after_change(u: &mut UContext) {
+    if is_void(u) {
+        after_kick(u);
+    }
+}
+
+/// At a kick, and after a hit where the frame's map has changed since the wait that was interrupted was translated: it is
+/// made again. Whoever kicks a thread that runs can't know whether it has translated anew already. One that has not begun
+/// yet goes back, and one that the kick or the freezing has ended does not show it. Where a handler of the program ends it
+/// too, that stays so.
+#[inline(never)]
+pub fn after_kick(u: &mut UContext) {
     let (at, end) = (u.regs[reg::RIP], entry::wait_end());
-    if !(entry::wait_begin()..=end).contains(&at) || u.regs[reg::RBX] as u32 == clock::generation() as u32 {
+    if !(entry::wait_begin()..=end).contains(&at) {
         return;
     }
     let (number, op) = (u.regs[reg::RAX], u.regs[reg::RSI]);

@@ -53,7 +53,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         interrupt::after_change(u);
     } else if signals::is_kick(i) {
         // SAFETY: as above.
-        interrupt::after_change(unsafe { &mut *uc });
+        interrupt::after_kick(unsafe { &mut *uc });
     // SAFETY: as above.
     } else if i.code == SI_KERNEL && sites::met_breakpoint(unsafe { &mut *uc }) {
         // The instruction is made again.

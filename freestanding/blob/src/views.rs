@@ -355,7 +355,7 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
     };
     let children = others(real_split(real.children_user, real.children_system));
     // The kernel counts from its own boot, by BOOTTIME.
-    let ahead = clock::kernel_ns(clock::BOOTTIME).wrapping_sub(clock::kernel_ns(clock::MONOTONIC)) as i64;
+    let ahead = clock::kernel_ahead(clock::BOOTTIME);
     let started = RealNs(((real.started * TICK_NS) as i64).saturating_sub(ahead).max(0) as u64);
     let v = node().segment_at(started).v_of(started).0;
     let mono = node().clock.at(v).mono_of(v) as i64;

@@ -66,7 +66,9 @@ impl NodeFrame {
         let v = lab.now().0;
         match change {
             ClockChange::Drift(ppb) if ppb.abs() > DRIFT_MAX_PPB => return Err(ClockError::Drift(ppb)),
-            ClockChange::Drift(ppb) => c.change(|| lab.now().0, |rates| rates.drift = parts_of_ppb(ppb)),
+            ClockChange::Drift(ppb) => {
+                self.change_rates(|| c.change(|| lab.now().0, |rates| rates.drift = parts_of_ppb(ppb)));
+            }
             ClockChange::Offset(ns) => {
                 let real = i128::from(v) + i128::from(lab.realtime_offset_ns()) + i128::from(ns);
                 let mono = c.at(v).mono_of(v);

@@ -10,8 +10,8 @@
 //! translates anew.
 
 use std::io;
-use std::sync::{MutexGuard, PoisonError};
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, SEGMENTS_MAX};
 use diecast_core_vtime::{Rate, RealNs, Tdf, VirtNs};

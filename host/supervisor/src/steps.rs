@@ -1,5 +1,6 @@
-//! Steps of a node's wall clock, which the kernel knows nothing of: waits for an instant of it, and timers that are set to
-//! one, come when the stepped clock shows it. By whom the clock was stepped makes no difference.
+//! Changes of a node's clock, which the kernel knows nothing of. After a step waits for an instant of the wall clock, and
+//! timers that are set to one, come when the stepped clock shows it, by whomever it was stepped. After another drift all
+//! waits and timers end by the node's clock as it runs now.
 //!
 //! A thread that waits translates anew, as at a change of the rate. Timers behind descriptors are set again from outside.
 //! A process that has set POSIX timers so is stopped, for its blob to do it.
@@ -16,7 +17,7 @@ use diecast_host_sys::seccomp::Notification;
 use diecast_host_sys::{GuestPtr, Tid, memory};
 
 use crate::frame::NodeFrame;
-use crate::stopped::{StoppedProcesses, Timers};
+use crate::stopped::{StoppedProcesses, Timers, timers_of};
 use crate::stretch::Stretch;
 use crate::timer_fds::{TimerFds, Which};
 
@@ -62,6 +63,36 @@ impl NodeFrame {
         timers.set(self.page(), Stretch::NONE);
         self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
         held.map(|()| true)
+    }
+
+    /// Makes a change of the clock's rates that the node's programs have no part in.
+    pub(crate) fn change_rates(&self, change: impl FnOnce()) {
+        {
+            let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+            if self.page().segment().rate == Rate::ZERO {
+                // What is held is held by the node's clock.
+                return change();
+            }
+            let mut pids = (self.members)().unwrap_or_default();
+            pids.retain(|pid| timers_of(*pid) != 0);
+            let (mut stopped, mut fds) = (StoppedProcesses::default(), TimerFds::default());
+            let holds = stopped.stop(&pids).is_ok() && stopped.timers(Timers::Hold).is_ok();
+            // What can't be held ends by the rates before.
+            let _ = fds.hold(self, Which::All);
+            change();
+            fds.set(self.page(), Stretch::NONE);
+            if holds {
+                let _ = stopped.timers(Timers::Set);
+            }
+            self.page().renew();
+            let _ = self.kick_where(|_, _, _| false);
+        }
+        for pause in LOOK_AGAIN {
+            std::thread::sleep(pause);
+            if !matches!(self.kick_where(|_, _, _| false), Ok(true)) {
+                return;
+            }
+        }
     }
 
     /// The processes' own timers, and where that is yet to be done those behind descriptors.

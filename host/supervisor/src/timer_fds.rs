@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use diecast_core_abi::NodePage;
-use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
+use diecast_core_clock::NodeClock;
+use diecast_core_vtime::{NS_PER_S, RealNs};
 use diecast_host_sys::time;
 use rustix::time::{Itimerspec, TimerfdTimerFlags, Timespec, timerfd_gettime, timerfd_settime};
 
@@ -37,10 +38,11 @@ pub struct TimerFds(Vec<Held>);
 #[derive(Debug)]
 struct Held {
     timer: OwnedFd,
-    /// Zero: it has fired for good.
-    due: VirtNs,
-    /// Real, at the rate before.
+    /// By the node's MONOTONIC. Zero: it has fired for good.
+    due_mono_ns: u64,
+    /// Real, at the lab's rate and the node's rates before.
     every_ns: u64,
+    rates: NodeClock,
     /// Expirations that nobody has read yet.
     ticks: u64,
     wall: Option<Wall>,
@@ -165,23 +167,32 @@ fn put_ticks(timer: &OwnedFd, unread: u64, first_ns: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// A real period from now on, of one by other rates of its node's clock. Rounded up: no period gets shorter.
+fn re_rated(every_ns: u64, was: &NodeClock, page: &NodePage) -> u64 {
+    let is = page.clock.latest();
+    if every_ns == 0 || (was.drift, was.frequency) == (is.drift, is.frequency) {
+        return every_ns;
+    }
+    let segment = page.running();
+    let mono_ns = was.span_out(segment.rate.mul_up(every_ns)).saturating_add(1);
+    segment.inverse.mul_up(is.span_in(mono_ns)).max(1)
+}
+
 impl TimerFds {
-    /// Stops the timers of this node's processes. Those that are held already are left alone: their timers are not set.
-    /// All of them, if the processes stand still; of others only those that steps of the node's clock move.
+    /// Stops timers of this node's processes, as far as it can. Those that are held already are left alone: their timers are
+    /// not set. Where a process runs, what it sets in this moment may be set otherwise, and one that ends is an error.
     pub fn hold(&mut self, node: &NodeFrame, which: Which) -> io::Result<()> {
         let ahead_ns = node.followed_ahead_ns.load(Relaxed);
+        let mut all = Ok(());
         for pid in (node.members)()? {
             let held = descriptors::of_process(
                 pid,
                 |link| link == "anon_inode:[timerfd]",
                 |_, timer| self.hold_one(timer, node.page(), ahead_ns, which),
             );
-            // A process that does not stand still may end meanwhile, or close what was seen.
-            if which == Which::All {
-                held?;
-            }
+            all = all.and(held);
         }
-        Ok(())
+        all
     }
 
     fn hold_one(&mut self, timer: OwnedFd, page: &NodePage, ahead_ns: i64, which: Which) -> io::Result<()> {
@@ -212,14 +223,12 @@ impl TimerFds {
             Some(past_ns) if every_ns > 0 => 1 + past_ns / every_ns,
             _ => u64::from(every_ns == 0 && ns(old.it_value) == 0),
         };
-        let due = match (every_ns, more) {
-            (0, 1) => VirtNs(0),
-            _ => {
-                let due = RealNs(seen.due_ns.saturating_add(more.saturating_mul(every_ns)));
-                page.segment_at(due).v_of(due)
-            }
+        let due_mono_ns = match (every_ns, more) {
+            (0, 1) => 0,
+            _ => page.mono_at(RealNs(seen.due_ns.saturating_add(more.saturating_mul(every_ns)))),
         };
-        let held = Held { timer, due, every_ns, ticks: unread.saturating_add(more), wall };
+        let ticks = unread.saturating_add(more);
+        let held = Held { timer, due_mono_ns, every_ns, rates: page.clock.latest(), ticks, wall };
         // Whether the kernel takes them back is better known now.
         let kept = if held.ticks > 0 { time::set_ticks(&held.timer, held.ticks) } else { Ok(()) };
         self.0.push(held);
@@ -229,10 +238,10 @@ impl TimerFds {
     /// Sets them again by the map and the clock of their node as they are now.
     pub fn set(self, page: &NodePage, stretch: Stretch) {
         for held in self.0 {
-            let every_ns = stretch.of(held.every_ns);
-            let jump = held.wall.map_or(0, |w| page.clock.real_ahead_ns.load(Relaxed).wrapping_sub(w.ahead_ns));
-            let due_v = if jump == 0 { held.due } else { VirtNs(page.moved(held.due.0, jump)) };
-            let due_ns = if held.due.0 == 0 { None } else { Some(page.r_of(due_v).0) };
+            let every_ns = stretch.of(re_rated(held.every_ns, &held.rates, page));
+            let jump_ns = held.wall.map_or(0, |w| page.clock.real_ahead_ns.load(Relaxed).wrapping_sub(w.ahead_ns));
+            let due_mono_ns = u64::try_from(i128::from(held.due_mono_ns) - i128::from(jump_ns)).unwrap_or(0);
+            let due_ns = if held.due_mono_ns == 0 { None } else { Some(page.r_of_mono(due_mono_ns).0) };
             // Nothing that a frozen process could have done makes these fail.
             let first_ns = start(&held.timer, due_ns, every_ns, held.wall);
             if held.ticks > 0 {
