@@ -64,6 +64,11 @@ fn check_waits(out: &Path) {
     let ways: std::collections::BTreeSet<&String> = waits.iter().map(|w| &w[1]).collect();
     assert_eq!(ways.len(), 16, "{ways:?}");
     assert!(waits.len() > 100, "{} waits", waits.len());
+    let unread = lines(out, "unread");
+    assert!(unread.len() > 3, "{unread:?}");
+    for seen in &unread {
+        assert!(number(&seen[3]) >= number(&seen[2]), "more expirations than there can be: {seen:?}");
+    }
     let mut latest: Vec<(f64, &Vec<String>)> = Vec::new();
     for wait in &waits {
         let late_ms = (number(&wait[3]) - number(&wait[2])) / 1e6;
@@ -131,7 +136,7 @@ fn pauses(b: &Bench) {
         let paused = pace(b, &["pause", &id]);
         assert_eq!((&paused["paused"], &paused["tdf"]), (&true.into(), &"2".into()));
         assert!(is_paused(b, &id));
-        std::thread::sleep(Duration::from_millis(1200));
+        std::thread::sleep(Duration::from_millis(2500));
         let o = run(b, &["pause", &id]);
         assert_eq!(o.status.code(), Some(2), "{}", text(&o.stderr));
         assert!(text(&o.stderr).contains("the lab is paused already"), "{}", text(&o.stderr));

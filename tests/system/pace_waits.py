@@ -124,11 +124,11 @@ def again(wait):
         say("wait", wait.__name__, int(ASKED * 1e9), time.monotonic_ns() - began)
 
 
-def periods(name, began, more):
+def periods(name, began, more, kind="period", every=EVERY):
     seen = 0
     while True:
         seen += more()
-        say("period", name, round(seen * EVERY * 1e9), time.monotonic_ns() - began)
+        say(kind, name, round(seen * every * 1e9), time.monotonic_ns() - began)
 
 
 def timerfd_periods():
@@ -147,9 +147,22 @@ def posix_periods():
     periods("posix_periods", began, more)
 
 
+def posix_periods_unread():
+    """Whose signal waits at a pause, with expirations that nobody has read, and which is due while the lab is stopped."""
+    every, began = 0.001, time.monotonic_ns()
+    assert libc.timer_settime(unread, 0, setting(every, every), None) == 0
+
+    def more():
+        time.sleep(4 * EVERY)
+        signal.sigwait([SIG + 2])
+        return 1 + libc.timer_getoverrun(unread)
+
+    periods("posix_periods_unread", began, more, "unread", every)
+
+
 quiet, _end = os.pipe()
-signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGALRM, SIG, SIG + 1])
-one_shot, periodic = make_timer(SIG), make_timer(SIG + 1)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGALRM, SIG, SIG + 1, SIG + 2])
+one_shot, periodic, unread = make_timer(SIG), make_timer(SIG + 1), make_timer(SIG + 2)
 semaphores = libc.semget(0, 1, 0o1600)
 messages = libc.mq_open(b"/quiet", os.O_RDWR | os.O_CREAT, 0o600, None)
 assert semaphores >= 0 and messages >= 0
@@ -157,5 +170,5 @@ waits = [nanosleep, clock_nanosleep_realtime, select_, poll, epoll, futex, semap
 waits += [semtimedop, mq_timedreceive, timerfd, itimer, posix_timer]
 for wait in waits:
     threading.Thread(target=again, args=[wait]).start()
-for each in [timerfd_periods, posix_periods]:
+for each in [timerfd_periods, posix_periods, posix_periods_unread]:
     threading.Thread(target=each).start()

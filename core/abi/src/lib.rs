@@ -575,10 +575,11 @@ impl NodePage {
         self.clock.at(v).mono_of(v).max(1)
     }
 
-    /// The smallest real instant at which the node's MONOTONIC is at least this.
+    /// The smallest real instant at which the node's MONOTONIC is at least this, by the rate that holds now: one that has
+    /// passed lies no further back than the node's clock says, whatever pauses there were since.
     #[inline(never)]
     pub fn r_of_mono(&self, mono_ns: u64) -> RealNs {
-        self.r_of(VirtNs(self.clock.v_of_mono(mono_ns)))
+        self.segment().r_of(VirtNs(self.clock.v_of_mono(mono_ns)))
     }
 
     /// The slot of a thread that has one.

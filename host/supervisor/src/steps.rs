@@ -76,12 +76,15 @@ impl NodeFrame {
             let mut pids = (self.members)().unwrap_or_default();
             pids.retain(|pid| timers_of(*pid) != 0);
             let (mut stopped, mut fds) = (StoppedProcesses::default(), TimerFds::default());
-            let holds = stopped.stop(&pids).is_ok() && stopped.timers(Timers::Hold).is_ok();
-            // What can't be held ends by the rates before.
+            // What can't be held ends by the rates before, and what is not held is not set.
+            let stops = stopped.stop(&pids).is_ok();
+            if stops {
+                let _ = stopped.timers(Timers::Hold);
+            }
             let _ = fds.hold(self, Which::All);
             change();
             fds.set(self.page(), Stretch::NONE);
-            if holds {
+            if stops {
                 let _ = stopped.timers(Timers::Set);
             }
             self.page().renew();
@@ -108,7 +111,8 @@ impl NodeFrame {
         let pids: Vec<i32> = pids.into_iter().filter(|pid| sets_wall_timers(*pid)).collect();
         let mut stopped = StoppedProcesses::default();
         // One that another traces can't be stopped: its timers stay as they are.
-        if stopped.stop(&pids).is_ok() && stopped.timers(Timers::Hold).is_ok() {
+        if stopped.stop(&pids).is_ok() {
+            let _ = stopped.timers(Timers::Hold);
             let _ = stopped.timers(Timers::Set);
         }
         // Linux ends some waits where a thread is stopped: these are made again.

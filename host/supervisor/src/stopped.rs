@@ -73,7 +73,10 @@ impl StoppedProcesses {
         let give_up = Instant::now() + PATIENCE;
         while self.stopped.len() < self.seized.len() {
             match ptrace::look()? {
-                Some((tid, Wait::Gone)) => self.seized.retain(|(_, t)| *t != tid.0),
+                Some((tid, Wait::Gone)) => {
+                    self.seized.retain(|(_, t)| *t != tid.0);
+                    self.stopped.retain(|(_, s)| s.tid() != tid);
+                }
                 Some((tid, Wait::Stopped(s))) => match s.why {
                     Why::Interrupt => {
                         let pid = self.seized.iter().find(|(_, t)| *t == tid.0).map_or(tid.0, |(pid, _)| *pid);
@@ -114,19 +117,27 @@ impl StoppedProcesses {
         }
     }
 
-    /// Has the blob of each process do this.
+    /// Has the blob of each process do this: of all that can, whatever becomes of one.
     pub fn timers(&mut self, what: Timers) -> Result<(), StopError> {
-        let mut done = BTreeSet::new();
-        for at in 0..self.stopped.len() {
-            if done.insert(self.stopped[at].0) {
-                let (pid, s) = self.stopped.swap_remove(at);
-                let s = call(pid, s, what)?;
+        let (mut done, mut all) = (BTreeSet::new(), Ok(()));
+        for (pid, s) in std::mem::take(&mut self.stopped) {
+            if !done.insert(pid) {
                 self.stopped.push((pid, s));
-                let last = self.stopped.len() - 1;
-                self.stopped.swap(at, last);
+                continue;
             }
+            let tid = s.tid().0;
+            match call(pid, s, what) {
+                Ok(Some(s)) => {
+                    self.stopped.push((pid, s));
+                    continue;
+                }
+                // It was killed, and has no timers any more.
+                Ok(None) => {}
+                Err(e) => all = all.and(Err(e)),
+            }
+            self.seized.remove(&(pid, tid));
         }
-        Ok(())
+        all
     }
 }
 
@@ -161,8 +172,15 @@ fn seize(pid: i32, tid: i32) -> Result<bool, StopError> {
     }
 }
 
-/// One call into the blob, from wherever the thread is.
-fn call(pid: i32, s: Stopped, what: Timers) -> Result<Stopped, StopError> {
+/// One call into the blob, from wherever the thread is; None where the process is killed meanwhile.
+fn call(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopError> {
+    match attempt(pid, s, what) {
+        Err(StopError::Io(e)) if e.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        done => done,
+    }
+}
+
+fn attempt(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopError> {
     let entry = image::offset("diecast_timers").ok_or(StopError::Silent(pid))?;
     let (regs, mask) = (s.regs()?, s.sigmask()?);
     // No signal may be taken on the way but the breakpoint's.
@@ -173,11 +191,12 @@ fn call(pid: i32, s: Stopped, what: Timers) -> Result<Stopped, StopError> {
     r.rdi = u64::from(what == Timers::Set);
     r.orig_rax = u64::MAX;
     s.set_regs(&r)?;
-    s.resume(0)?;
+    let tid = s.resume(0)?;
     let mut kicked = false;
     let s = loop {
-        match ptrace::wait()? {
-            Wait::Gone => return Err(StopError::Silent(pid)),
+        // Others of this thread's tracees are stopped, and may be killed.
+        match ptrace::wait_of(tid)? {
+            Wait::Gone => return Ok(None),
             Wait::Stopped(s) => match s.why {
                 Why::Signal(libc::SIGTRAP, SI_KERNEL) => break s,
                 Why::Signal(libc::SIGTRAP, SI_QUEUE) => {
@@ -194,7 +213,7 @@ fn call(pid: i32, s: Stopped, what: Timers) -> Result<Stopped, StopError> {
     if kicked {
         process::queue_signal(Tid(pid), s.tid(), libc::SIGTRAP, KICK_MAGIC)?;
     }
-    Ok(s)
+    Ok(Some(s))
 }
 
 /// How a process has used timers of its own: not, some, or more than the blob keeps.

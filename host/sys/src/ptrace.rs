@@ -63,22 +63,28 @@ pub fn interrupt(tid: Tid) -> io::Result<()> {
 ///
 /// Any tracee, because an exec from a thread that is not the leader changes the thread's id on the way.
 pub fn wait() -> io::Result<Wait> {
-    match wait_any(0)? {
+    match wait_for(-1, 0)? {
         Some((tid, status)) => Ok(what_happened(tid, status)),
         None => Ok(Wait::Gone),
     }
 }
 
-/// What has happened to one of this thread's tracees, and to which; none when nothing has, or none is left.
-pub fn look() -> io::Result<Option<(Tid, Wait)>> {
-    Ok(wait_any(libc::WNOHANG)?.map(|(tid, status)| (tid, what_happened(tid, status))))
+/// Waits until this tracee of several stops or is gone. It does not exec meanwhile.
+pub fn wait_of(tid: Tid) -> io::Result<Wait> {
+    Ok(wait_for(tid.0, 0)?.map_or(Wait::Gone, |(tid, status)| what_happened(tid, status)))
 }
 
-fn wait_any(how: i32) -> io::Result<Option<(Tid, i32)>> {
+/// What has happened to one of this thread's tracees, and to which; none when nothing has, or none is left.
+pub fn look() -> io::Result<Option<(Tid, Wait)>> {
+    Ok(wait_for(-1, libc::WNOHANG)?.map(|(tid, status)| (tid, what_happened(tid, status))))
+}
+
+/// A thread, or -1 for any.
+fn wait_for(which: i32, how: i32) -> io::Result<Option<(Tid, i32)>> {
     let mut status = 0;
     loop {
         // SAFETY: status is a live local. __WNOTHREAD: only children and tracees of this thread.
-        let r = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD | how) };
+        let r = unsafe { libc::waitpid(which, &raw mut status, libc::__WALL | libc::__WNOTHREAD | how) };
         if r > 0 {
             return Ok(Some((Tid(r), status)));
         }
