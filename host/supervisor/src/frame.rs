@@ -156,6 +156,8 @@ pub struct NodeFrame {
     pub init_pid: AtomicU64,
     /// How far its REALTIME was ahead of its MONOTONIC at the last step that its timers have followed, ns.
     pub(crate) followed_ahead_ns: AtomicI64,
+    /// How many steps were told of that nobody has followed to the end.
+    pub(crate) steps_told: AtomicU64,
     /// Held by whoever has its timers follow a step, a pause or another rate.
     pub(crate) following: Mutex<()>,
 }
@@ -227,6 +229,7 @@ impl NodeFrame {
             receiver: Receiver::default(),
             init_pid: AtomicU64::new(0),
             followed_ahead_ns: AtomicI64::new(lab.offsets.realtime),
+            steps_told: AtomicU64::new(0),
             following: Mutex::new(()),
         }))
     }

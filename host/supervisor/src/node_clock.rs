@@ -88,7 +88,7 @@ impl NodeFrame {
         }
         self.page().clock.step(ahead_ns as i64);
         // What can't be done stays as before the step.
-        if let Ok(rest) = self.follow_steps() {
+        if let Ok(Some(rest)) = self.follow_steps() {
             let _ = rest.join();
         }
         Ok(())

@@ -126,8 +126,8 @@ impl LabFrame {
             node.rested(at.since(standing.since).ns());
         }
         for (node, timers) in nodes.iter().zip(standing.timer_fds) {
-            let ahead_ns = node.page().clock.real_ahead_ns.load(Ordering::Relaxed);
-            timers.set(node.page(), stretch);
+            let ahead_ns = node.ahead_ns();
+            timers.set(node.page(), ahead_ns, stretch);
             node.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
         }
         thaw();
@@ -148,7 +148,8 @@ fn hold_fds(nodes: &[&NodeFrame]) -> io::Result<Vec<TimerFds>> {
     let mut all: Vec<TimerFds> = nodes.iter().map(|_| TimerFds::default()).collect();
     let held = nodes.iter().zip(&mut all).try_for_each(|(node, timers)| timers.hold(node, Which::All));
     if let Err(e) = held {
-        nodes.iter().zip(all).for_each(|(node, timers)| timers.set(node.page(), Stretch::NONE));
+        let none = |node: &NodeFrame| node.followed_ahead_ns.load(Ordering::Relaxed);
+        nodes.iter().zip(all).for_each(|(node, timers)| timers.set(node.page(), none(node), Stretch::NONE));
         return Err(e);
     }
     Ok(all)

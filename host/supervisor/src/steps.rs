@@ -33,36 +33,52 @@ pub fn tells(n: &Notification) -> bool {
 
 impl NodeFrame {
     /// Has what waits for the node's wall clock follow its steps. Waits and timers behind descriptors have when this
-    /// returns, unless the node is just being paused; the thread does the rest.
-    pub fn follow_steps(self: &Arc<NodeFrame>) -> io::Result<JoinHandle<()>> {
+    /// returns, unless the node is just being paused; the thread does the rest, and that of the steps that are made
+    /// meanwhile. None where there is nothing to do, or one is at it.
+    pub fn follow_steps(self: &Arc<NodeFrame>) -> io::Result<Option<JoinHandle<()>>> {
+        if self.ahead_ns() == self.followed_ahead_ns.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
         self.page().renew();
         let ran = self.kick_where(|_, _, _| false)?;
-        let timers = match self.following.try_lock() {
-            Ok(_following) => self.move_timer_fds(),
-            Err(_) => Ok(false),
-        };
+        if let Ok(_following) = self.following.try_lock() {
+            let _ = self.move_timer_fds();
+        }
+        if self.steps_told.fetch_add(1, Ordering::AcqRel) > 0 {
+            return Ok(None);
+        }
         let node = self.clone();
-        std::thread::Builder::new().name("steps".into()).spawn(move || {
-            node.move_timers(!matches!(timers, Ok(true)));
-            for pause in LOOK_AGAIN.iter().take_while(|_| ran) {
-                std::thread::sleep(*pause);
-                let _ = node.kick_where(|_, _, _| false);
+        let work = move || {
+            loop {
+                let told = node.steps_told.load(Ordering::Acquire);
+                node.move_timers();
+                for pause in LOOK_AGAIN.iter().take_while(|_| ran) {
+                    std::thread::sleep(*pause);
+                    let _ = node.kick_where(|_, _, _| false);
+                }
+                if node.steps_told.compare_exchange(told, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                    return;
+                }
             }
-        })
+        };
+        std::thread::Builder::new().name("steps".into()).spawn(work).map(Some)
     }
 
-    /// Of timers behind descriptors those that are set, true; false where the node stands still: they are moved when it
-    /// goes on.
-    fn move_timer_fds(&self) -> io::Result<bool> {
-        if self.page().segment().rate == Rate::ZERO {
-            return Ok(false);
+    pub(crate) fn ahead_ns(&self) -> i64 {
+        self.page().clock.real_ahead_ns.load(Ordering::Relaxed)
+    }
+
+    /// Timers behind descriptors, unless they have followed. Where the node stands still they are moved when it goes on.
+    fn move_timer_fds(&self) -> io::Result<()> {
+        let ahead_ns = self.ahead_ns();
+        if self.page().segment().rate == Rate::ZERO || ahead_ns == self.followed_ahead_ns.load(Ordering::Relaxed) {
+            return Ok(());
         }
-        let ahead_ns = self.page().clock.real_ahead_ns.load(Ordering::Relaxed);
         let mut timers = TimerFds::default();
         let held = timers.hold(self, Which::AtWallTime);
-        timers.set(self.page(), Stretch::NONE);
+        timers.set(self.page(), ahead_ns, Stretch::NONE);
         self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
-        held.map(|()| true)
+        held
     }
 
     /// Makes a change of the clock's rates that the node's programs have no part in.
@@ -83,7 +99,9 @@ impl NodeFrame {
             }
             let _ = fds.hold(self, Which::All);
             change();
-            fds.set(self.page(), Stretch::NONE);
+            let ahead_ns = self.ahead_ns();
+            fds.set(self.page(), ahead_ns, Stretch::NONE);
+            self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
             if stops {
                 let _ = stopped.timers(Timers::Set);
             }
@@ -98,15 +116,13 @@ impl NodeFrame {
         }
     }
 
-    /// The processes' own timers, and where that is yet to be done those behind descriptors.
-    fn move_timers(&self, descriptors: bool) {
+    /// The processes' own timers, and those behind descriptors that have not followed yet.
+    fn move_timers(&self) {
         let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
         if self.page().segment().rate == Rate::ZERO {
             return;
         }
-        if descriptors {
-            let _ = self.move_timer_fds();
-        }
+        let _ = self.move_timer_fds();
         let Ok(pids) = (self.members)() else { return };
         let pids: Vec<i32> = pids.into_iter().filter(|pid| sets_wall_timers(*pid)).collect();
         let mut stopped = StoppedProcesses::default();

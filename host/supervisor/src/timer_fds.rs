@@ -235,11 +235,11 @@ impl TimerFds {
         kept
     }
 
-    /// Sets them again by the map and the clock of their node as they are now.
-    pub fn set(self, page: &NodePage, stretch: Stretch) {
+    /// Sets them again by the map and the clock of their node as they are now, the wall clock so far ahead of MONOTONIC.
+    pub fn set(self, page: &NodePage, ahead_ns: i64, stretch: Stretch) {
         for held in self.0 {
             let every_ns = stretch.of(re_rated(held.every_ns, &held.rates, page));
-            let jump_ns = held.wall.map_or(0, |w| page.clock.real_ahead_ns.load(Relaxed).wrapping_sub(w.ahead_ns));
+            let jump_ns = held.wall.map_or(0, |w| ahead_ns.wrapping_sub(w.ahead_ns));
             let due_mono_ns = u64::try_from(i128::from(held.due_mono_ns) - i128::from(jump_ns)).unwrap_or(0);
             let due_ns = if held.due_mono_ns == 0 { None } else { Some(page.r_of_mono(due_mono_ns).0) };
             // Nothing that a frozen process could have done makes these fail.
@@ -311,7 +311,7 @@ mod tests {
             let mut held = TimerFds::default();
             held.hold_one(timer.try_clone().unwrap(), node.page(), 0, Which::All).unwrap();
             assert_eq!(held.0.len(), 1, "round {round}");
-            held.set(node.page(), Stretch::NONE);
+            held.set(node.page(), 0, Stretch::NONE);
             let took = time::monotonic_ns() - began;
             let is = next_due(&timer, &mut ticks, round);
             let passed = (ticks - before) * EVERY_NS;
@@ -338,7 +338,7 @@ mod tests {
             held.hold_one(timer.try_clone().unwrap(), node.page(), was, Which::AtWallTime).unwrap();
             assert_eq!(held.0.len(), 1);
             node.page().clock.step(was + jump_s * NS_PER_S as i64);
-            held.set(node.page(), Stretch::NONE);
+            held.set(node.page(), was + jump_s * NS_PER_S as i64, Stretch::NONE);
             let left_ns = ns(timerfd_gettime(&timer).unwrap().it_value);
             let slow_ns = 5 * NS_PER_S;
             assert!((left_s * NS_PER_S).saturating_sub(slow_ns) <= left_ns, "{jump_s} s: {left_ns} ns left");
