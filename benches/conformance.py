@@ -5,8 +5,10 @@ A test differs when it passes in at least two of three runs on one side and in a
 N runs: in two thirds of them, and in one third). Prints a table and writes JSON; exit 1 when a difference has no
 explanation, 3 when a suite can't be had.
 
-Usage: benches/conformance.py [--suite NAME[:PART,PART...]]... [--tdf T]... [--runs N] [--jobs N] [--out FILE]
-                                                                                         (make conformance; hours)
+Usage: benches/conformance.py [--suite NAME[:PART,PART...]]... [--tdf T]... [--runs N] [--jobs N] [--from FILE]...
+                              [--out FILE]                                               (make conformance; hours)
+
+Runs of earlier reports (--from) count with those that are made, so that it can be done in pieces; --runs 0 makes none.
 """
 import argparse, collections, concurrent.futures, itertools, json, os, re, shutil, signal, subprocess, sys, tempfile, threading, time
 
@@ -326,6 +328,7 @@ def main():
     p.add_argument("--tdf", action="append", help="frames to compare with native; 1 and 4 by default")
     p.add_argument("--runs", type=int, default=3)
     p.add_argument("--jobs", type=int, default=1, help="runs at one time")
+    p.add_argument("--from", action="append", default=[], dest="earlier", help="a report whose runs count too")
     p.add_argument("--out", default=os.path.join(CACHE, "report.json"))
     a = p.parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -340,11 +343,17 @@ def main():
     tasks = [(s, n, part, w, turn, logs) for turn in range(a.runs) for w in worlds for n, s, parts in wanted
              for part in parts]
     runs = collections.defaultdict(list)
+    parts_wanted = {(n, part) for n, _, parts in wanted for part in parts}
+    for file in a.earlier:
+        for r in json.load(open(file))["runs"]:
+            if (r["suite"], r["part"]) in parts_wanted and r["world"] in worlds:
+                runs[r["suite"], r["part"], r["world"]] += r["runs"]
     carry_out(tasks, a.jobs, runs)
     rows, unexplained = report(runs, worlds)
     # Fewer than three runs decide nothing: where they differ, the rest.
     doubtful = {(r["suite"], r["part"]) for r in rows for d in r["differences"] if d["reason"] is None}
-    more = [(*t[:4], turn, t[5]) for t in tasks if t[4] == 0 and (t[1], t[2]) in doubtful for turn in range(a.runs, 3)]
+    more = [(*t[:4], turn, t[5]) for t in tasks if t[4] == 0 and (t[1], t[2]) in doubtful
+            for turn in range(len(runs[t[1], t[2], t[3]]), 3)]
     if more:
         carry_out(more, a.jobs, runs)
         rows, unexplained = report(runs, worlds)
