@@ -117,7 +117,10 @@ impl LabFrame {
     ) -> Result<VirtNs, PaceError> {
         let _following = alone(nodes);
         let mut stopped = StoppedProcesses::default();
-        let asked = standing.holding.iter().try_for_each(|pid| stopped.ask(*pid).map(drop));
+        let mut asked = Ok(());
+        for pid in &standing.holding {
+            asked = asked.and(stopped.ask(*pid).map(drop));
+        }
         // A thread that is not kicked ends its wait at its old real instant, and then sees whether that was too early.
         nodes.iter().for_each(|n| drop(n.kick()));
         let (at, v) = self.change_pace(Some(stretch.to));
@@ -131,9 +134,10 @@ impl LabFrame {
             node.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
         }
         thaw();
-        asked?;
-        stopped.wait()?;
-        stopped.timers(Timers::Set)?;
+        // Whatever becomes of one, the others get their timers back.
+        let waited = stopped.wait();
+        let set = stopped.timers(Timers::Set);
+        asked.and(waited).and(set)?;
         Ok(v)
     }
 }
