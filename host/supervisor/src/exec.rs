@@ -35,6 +35,8 @@ const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
 /// How long another thread of this process may trace what is about to exec: no shorter than that thread waits for others.
 const OUR_OWN_PATIENCE: Duration = Duration::from_secs(PATIENCE.as_secs() + 5);
+/// And how long a thread that nobody traces may refuse: another thread of this process may have let go of it just now.
+const PATIENCE_UNTRACED: Duration = Duration::from_secs(3);
 /// SIGTRAP and SIGSYS in a signal mask.
 pub(crate) const OURS: u64 = 1 << 4 | 1 << 30;
 
@@ -129,17 +131,29 @@ pub fn carry(
     }
 }
 
-/// Whether a thread of this process traces it.
-fn is_ours(tid: Tid) -> bool {
-    tracer_of(tid).is_none()
+/// How long to try again to trace a thread that refuses; not at all where another process traces it.
+pub(crate) fn patience_with(tid: Tid) -> Duration {
+    match any_tracer_of(tid) {
+        None => PATIENCE_UNTRACED,
+        Some(tracer) if is_ours(tracer) => OUR_OWN_PATIENCE,
+        Some(_) => Duration::ZERO,
+    }
+}
+
+/// Whether this is a thread of this process.
+fn is_ours(tracer: Tid) -> bool {
+    std::path::Path::new(&format!("/proc/self/task/{}", tracer.0)).exists()
+}
+
+fn any_tracer_of(tid: Tid) -> Option<Tid> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
+    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok())?;
+    (tracer != 0).then_some(Tid(tracer))
 }
 
 /// The thread that traces it, where that is none of this process.
 pub fn tracer_of(tid: Tid) -> Option<Tid> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
-    let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok())?;
-    let foreign = tracer != 0 && !std::path::Path::new(&format!("/proc/self/task/{tracer}")).exists();
-    foreign.then_some(Tid(tracer))
+    any_tracer_of(tid).filter(|tracer| !is_ours(*tracer))
 }
 
 fn attempt(
@@ -151,14 +165,14 @@ fn attempt(
     begins: Begins,
 ) -> Result<Outcome, ExecError> {
     let tid = n.tid();
-    let give_up = Instant::now() + OUR_OWN_PATIENCE;
+    let began = Instant::now();
     // Where other threads end at the exec, the interrupt is lost on the way.
     let seize = if process::is_alone(tid) { ptrace::seize } else { ptrace::seize_to_exec };
     while let Err(e) = seize(tid) {
         match e.raw_os_error() {
             Some(libc::ESRCH) => return Ok(Outcome::Gone),
             // The lab is being paused: it is stopped for its timers.
-            _ if is_ours(tid) && Instant::now() < give_up => std::thread::sleep(Duration::from_micros(100)),
+            _ if began.elapsed() < patience_with(tid) => std::thread::sleep(Duration::from_micros(100)),
             _ => return Err(ExecError::Traced(tid)),
         }
     }

@@ -9,7 +9,7 @@ use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, STOPPED_STACK_ADDR};
 use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
 use diecast_host_sys::{Tid, memory, process};
 
-use crate::exec::OURS;
+use crate::exec::{OURS, patience_with};
 use crate::image;
 
 /// How long threads may take to stop, or to be let go by the supervisor's own work with them. On a busy host Linux was
@@ -161,12 +161,14 @@ fn state_of(pid: i32, tid: i32) -> String {
 
 /// True when the thread will stop, false when it is gone. One whose exec the supervisor carries through is waited for.
 fn seize(pid: i32, tid: i32) -> Result<bool, StopError> {
-    let give_up = Instant::now() + PATIENCE;
+    let began = Instant::now();
     loop {
         match ptrace::seize(Tid(tid)).and_then(|()| ptrace::interrupt(Tid(tid))) {
             Ok(()) => return Ok(true),
             Err(e) if e.raw_os_error() == Some(libc::ESRCH) => return Ok(false),
-            Err(source) if Instant::now() > give_up => return Err(StopError::Seize { pid, tid, source }),
+            Err(source) if began.elapsed() >= patience_with(Tid(tid)) => {
+                return Err(StopError::Seize { pid, tid, source });
+            }
             Err(_) => std::thread::sleep(LOOK_EVERY),
         }
     }
