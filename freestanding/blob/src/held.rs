@@ -109,7 +109,7 @@ fn by_wall_time(id: usize, due: u64) -> u64 {
     }
     let ahead = clock::ahead(timer_clock(id as u64));
     let jump = ahead.wrapping_sub(was.swap(ahead, Relaxed));
-    (if jump < 0 { due.saturating_add(jump.unsigned_abs()) } else { due.saturating_sub(jump.unsigned_abs()) }).max(1)
+    due.saturating_add_signed(jump.saturating_neg()).max(1)
 }
 
 #[inline(never)]

@@ -120,15 +120,15 @@ pub fn by_flags(u: &mut UContext, flags: u64) {
     }
 }
 
-/// Whether what a wait was translated by has changed since.
-fn is_void(u: &UContext) -> bool {
-    u.regs[reg::RBX] as u32 != clock::generation() as u32
+/// Whether a thread is in a wait, or just before or after it.
+fn is_in_wait(u: &UContext) -> bool {
+    (entry::wait_begin()..=entry::wait_end()).contains(&u.regs[reg::RIP])
 }
 
 /// After a hit.
 #[inline(never)]
 pub fn after_change(u: &mut UContext) {
-    if is_void(u) {
+    if is_in_wait(u) && u.regs[reg::RBX] as u32 != clock::generation() as u32 {
         after_kick(u);
     }
 }
@@ -139,10 +139,10 @@ pub fn after_change(u: &mut UContext) {
 /// too, that stays so.
 #[inline(never)]
 pub fn after_kick(u: &mut UContext) {
-    let (at, end) = (u.regs[reg::RIP], entry::wait_end());
-    if !(entry::wait_begin()..=end).contains(&at) {
+    if !is_in_wait(u) {
         return;
     }
+    let (at, end) = (u.regs[reg::RIP], entry::wait_end());
     let (number, op) = (u.regs[reg::RAX], u.regs[reg::RSI]);
     if at == end {
         if number as sys::Ret != sys::EINTR || next_handler_interrupts(u.mask, 0) {

@@ -50,6 +50,11 @@ fn restartable(number: u32, a: [u64; 6], generation: u64) -> Ret {
     if interrupt::was_a_hit(r, seen) { RESTART } else { r }
 }
 
+/// The one or the other, by what Linux does.
+fn as_when_stopped(number: u32, a: [u64; 6], generation: u64) -> Ret {
+    if ends_when_stopped(number) { timed(number, a, generation) } else { restartable(number, a, generation) }
+}
+
 /// These end with EINTR when their process is stopped and continued.
 fn ends_when_stopped(number: u32) -> bool {
     matches!(
@@ -333,8 +338,7 @@ pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
         if let Some(p) = a.get_mut(at) {
             *p = &raw const real as u64;
         }
-        let ends = ends_when_stopped(number);
-        let r = if ends { timed(number, a, generation) } else { restartable(number, a, generation) };
+        let r = as_when_stopped(number, a, generation);
         if r != RESTART {
             return r;
         }
@@ -366,9 +370,7 @@ pub fn absolute(number: u32, mut a: [u64; 6], at: usize, id: i32) -> Ret {
 #[inline(never)]
 fn untimed(number: u32, a: [u64; 6]) -> Ret {
     loop {
-        let generation = clock::generation();
-        let ends = ends_when_stopped(number);
-        let r = if ends { timed(number, a, generation) } else { restartable(number, a, generation) };
+        let r = as_when_stopped(number, a, clock::generation());
         if r != RESTART {
             return r;
         }

@@ -27,6 +27,7 @@ use crate::image;
 use crate::stopped::PATIENCE;
 
 pub const SYS_MMAP: u64 = 9;
+pub const SYS_EXECVE: i32 = 59;
 const SYS_CLOSE: u64 = 3;
 pub const PROT_READ_EXEC: u64 = 5;
 pub const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
@@ -129,6 +130,11 @@ pub fn carry(
         }
         done => done,
     }
+}
+
+/// Whether a notification is a word of the blob's: a call of execve that is answered and not made.
+pub fn says(n: &Notification, word: u64) -> bool {
+    n.nr == SYS_EXECVE && n.args[0] == word
 }
 
 /// How long to try again to trace a thread that refuses; not at all where another process traces it.

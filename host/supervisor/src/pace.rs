@@ -129,9 +129,7 @@ impl LabFrame {
             node.rested(at.since(standing.since).ns());
         }
         for (node, timers) in nodes.iter().zip(standing.timer_fds) {
-            let ahead_ns = node.ahead_ns();
-            timers.set(node.page(), ahead_ns, stretch);
-            node.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
+            node.set_timer_fds(timers, stretch);
         }
         thaw();
         // Whatever becomes of one, the others get their timers back.
@@ -144,7 +142,7 @@ impl LabFrame {
 
 /// Nobody else has these nodes' timers follow anything.
 fn alone<'a>(nodes: &[&'a NodeFrame]) -> Vec<MutexGuard<'a, ()>> {
-    nodes.iter().map(|n| n.following.lock().unwrap_or_else(PoisonError::into_inner)).collect()
+    nodes.iter().map(|n| n.alone()).collect()
 }
 
 /// Stops the timers behind descriptors of all nodes, or of none.
@@ -197,12 +195,11 @@ impl NodeFrame {
     /// timeout of its socket: Linux does that itself where a process is stopped, but for some sockets not where it is
     /// frozen. Only while the node is frozen: a thread that runs is nowhere.
     fn kick(&self) -> io::Result<()> {
-        self.kick_where(waits_by_socket).map(drop)
+        self.kick_waits(true).map(drop)
     }
 
-    /// The same, but of socket timeouts only those that are `by_socket`: process, number of the call and its first
-    /// argument. Whether some thread ran meanwhile, and was nowhere.
-    pub(crate) fn kick_where(&self, by_socket: impl Fn(i32, i64, u64) -> bool) -> io::Result<bool> {
+    /// The same, with those that wait by a socket's timeout or without. Whether some thread ran meanwhile, and was nowhere.
+    pub(crate) fn kick_waits(&self, sockets: bool) -> io::Result<bool> {
         let mut ran = false;
         let at = |symbol| image::offset(symbol).map_or(0, |offset| BLOB_ADDR + offset);
         let waits = at("diecast_wait_begin")..=at("diecast_wait_end");
@@ -213,8 +210,8 @@ impl NodeFrame {
                     ran = true;
                     continue;
                 };
-                let by_socket = || place.call.is_some_and(|(number, fd)| by_socket(pid, number, fd));
-                if waits.contains(&place.at.0) || by_socket() {
+                let by_socket = || place.call.is_some_and(|(number, fd)| waits_by_socket(pid, number, fd));
+                if waits.contains(&place.at.0) || sockets && by_socket() {
                     // It may have been killed meanwhile.
                     let _ = process::queue_signal(Tid(pid), Tid(tid), libc::SIGTRAP, KICK_MAGIC);
                 }

@@ -7,28 +7,27 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use diecast_core_abi::{STEPPED_MAGIC, WALL_TIMERS_ADDR};
+use diecast_core_abi::STEPPED_MAGIC;
 use diecast_core_vtime::Rate;
 use diecast_host_sys::seccomp::Notification;
-use diecast_host_sys::{GuestPtr, Tid, memory};
 
+use crate::exec;
 use crate::frame::NodeFrame;
-use crate::stopped::{StoppedProcesses, Timers, timers_of};
+use crate::stopped::{StoppedProcesses, Timers, sets_wall_timers, timers_of};
 use crate::stretch::Stretch;
 use crate::timer_fds::{TimerFds, Which};
 
-const SYS_EXECVE: i32 = 59;
 /// A thread that runs may be about to wait by what it has translated before, some instructions away. Those that are on
 /// their way then are looked for again after these times.
 const LOOK_AGAIN: [Duration; 3] = [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
 
 /// Whether a notification says that the node's clock was stepped.
 pub fn tells(n: &Notification) -> bool {
-    n.nr == SYS_EXECVE && n.args[0] == STEPPED_MAGIC
+    exec::says(n, STEPPED_MAGIC)
 }
 
 impl NodeFrame {
@@ -36,11 +35,10 @@ impl NodeFrame {
     /// returns, unless the node is just being paused; the thread does the rest, and that of the steps that are made
     /// meanwhile. None where there is nothing to do, or one is at it.
     pub fn follow_steps(self: &Arc<NodeFrame>) -> io::Result<Option<JoinHandle<()>>> {
-        if self.ahead_ns() == self.followed_ahead_ns.load(Ordering::Relaxed) {
+        if self.has_followed() {
             return Ok(None);
         }
-        self.page().renew();
-        let ran = self.kick_where(|_, _, _| false)?;
+        let ran = self.translate_anew()?;
         if let Ok(_following) = self.following.try_lock() {
             let _ = self.move_timer_fds();
         }
@@ -52,9 +50,8 @@ impl NodeFrame {
             loop {
                 let told = node.steps_told.load(Ordering::Acquire);
                 node.move_timers();
-                for pause in LOOK_AGAIN.iter().take_while(|_| ran) {
-                    std::thread::sleep(*pause);
-                    let _ = node.kick_where(|_, _, _| false);
+                if ran {
+                    node.look_again();
                 }
                 if node.steps_told.compare_exchange(told, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     return;
@@ -64,81 +61,104 @@ impl NodeFrame {
         std::thread::Builder::new().name("steps".into()).spawn(work).map(Some)
     }
 
-    pub(crate) fn ahead_ns(&self) -> i64 {
+    /// Makes a change of the clock's rates that the node's programs have no part in.
+    pub(crate) fn change_rates(&self, change: impl FnOnce()) {
+        {
+            let _following = self.alone();
+            if self.stands_still() {
+                // What is held is held by the node's clock.
+                return change();
+            }
+            self.around(
+                |pid| timers_of(pid) != 0,
+                || {
+                    let mut fds = TimerFds::default();
+                    // What can't be held ends by the rates before.
+                    let _ = fds.hold(self, Which::All);
+                    change();
+                    self.set_timer_fds(fds, Stretch::NONE);
+                },
+            );
+        }
+        self.look_again();
+    }
+
+    /// Nobody else has this node's timers follow anything.
+    pub(crate) fn alone(&self) -> MutexGuard<'_, ()> {
+        self.following.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets timers again that were held, and notes that they have followed all steps until now.
+    pub(crate) fn set_timer_fds(&self, timers: TimerFds, stretch: Stretch) {
+        let ahead_ns = self.ahead_ns();
+        timers.set(self.page(), ahead_ns, stretch);
+        self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
+    }
+
+    fn ahead_ns(&self) -> i64 {
         self.page().clock.real_ahead_ns.load(Ordering::Relaxed)
+    }
+
+    fn has_followed(&self) -> bool {
+        self.ahead_ns() == self.followed_ahead_ns.load(Ordering::Relaxed)
+    }
+
+    fn stands_still(&self) -> bool {
+        self.page().segment().rate == Rate::ZERO
     }
 
     /// Timers behind descriptors, unless they have followed. Where the node stands still they are moved when it goes on.
     fn move_timer_fds(&self) -> io::Result<()> {
-        let ahead_ns = self.ahead_ns();
-        if self.page().segment().rate == Rate::ZERO || ahead_ns == self.followed_ahead_ns.load(Ordering::Relaxed) {
+        if self.stands_still() || self.has_followed() {
             return Ok(());
         }
         let mut timers = TimerFds::default();
         let held = timers.hold(self, Which::AtWallTime);
-        timers.set(self.page(), ahead_ns, Stretch::NONE);
-        self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
+        self.set_timer_fds(timers, Stretch::NONE);
         held
-    }
-
-    /// Makes a change of the clock's rates that the node's programs have no part in.
-    pub(crate) fn change_rates(&self, change: impl FnOnce()) {
-        {
-            let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
-            if self.page().segment().rate == Rate::ZERO {
-                // What is held is held by the node's clock.
-                return change();
-            }
-            let mut pids = (self.members)().unwrap_or_default();
-            pids.retain(|pid| timers_of(*pid) != 0);
-            let (mut stopped, mut fds) = (StoppedProcesses::default(), TimerFds::default());
-            // What can't be held ends by the rates before, and what is not held is not set.
-            let stops = stopped.stop(&pids).is_ok();
-            if stops {
-                let _ = stopped.timers(Timers::Hold);
-            }
-            let _ = fds.hold(self, Which::All);
-            change();
-            let ahead_ns = self.ahead_ns();
-            fds.set(self.page(), ahead_ns, Stretch::NONE);
-            self.followed_ahead_ns.store(ahead_ns, Ordering::Relaxed);
-            if stops {
-                let _ = stopped.timers(Timers::Set);
-            }
-            self.page().renew();
-            let _ = self.kick_where(|_, _, _| false);
-        }
-        for pause in LOOK_AGAIN {
-            std::thread::sleep(pause);
-            if !matches!(self.kick_where(|_, _, _| false), Ok(true)) {
-                return;
-            }
-        }
     }
 
     /// The processes' own timers, and those behind descriptors that have not followed yet.
     fn move_timers(&self) {
-        let _following = self.following.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.page().segment().rate == Rate::ZERO {
+        let _following = self.alone();
+        if self.stands_still() {
             return;
         }
         let _ = self.move_timer_fds();
-        let Ok(pids) = (self.members)() else { return };
-        let pids: Vec<i32> = pids.into_iter().filter(|pid| sets_wall_timers(*pid)).collect();
+        self.around(sets_wall_timers, || ());
+    }
+
+    /// Does this while the own timers of the processes that are `chosen` are held.
+    fn around(&self, chosen: impl Fn(i32) -> bool, change: impl FnOnce()) {
+        let mut pids = (self.members)().unwrap_or_default();
+        pids.retain(|pid| chosen(*pid));
         let mut stopped = StoppedProcesses::default();
-        // One that another traces can't be stopped: its timers stay as they are.
-        if stopped.stop(&pids).is_ok() {
+        // Where another process traces one they can't be stopped: their timers stay as they are.
+        let stops = stopped.stop(&pids).is_ok();
+        if stops {
             let _ = stopped.timers(Timers::Hold);
+        }
+        change();
+        if stops {
             let _ = stopped.timers(Timers::Set);
         }
-        // Linux ends some waits where a thread is stopped: these are made again.
-        self.page().renew();
-        let _ = self.kick_where(|_, _, _| false);
+        // Linux ends some waits where a thread is stopped: these are made again too.
+        let _ = self.translate_anew();
     }
-}
 
-/// Whether a process has set POSIX timers to instants of a wall clock.
-fn sets_wall_timers(pid: i32) -> bool {
-    let mut word = [0u8; 4];
-    memory::read(Tid(pid), GuestPtr(WALL_TIMERS_ADDR), &mut word).is_ok() && word != [0; 4]
+    /// Has all waits translated anew but those of threads that run: whether there are such.
+    fn translate_anew(&self) -> io::Result<bool> {
+        self.page().renew();
+        self.kick_waits(false)
+    }
+
+    /// Until no thread runs at a look.
+    fn look_again(&self) {
+        for pause in LOOK_AGAIN {
+            std::thread::sleep(pause);
+            if !matches!(self.kick_waits(false), Ok(true)) {
+                return;
+            }
+        }
+    }
 }

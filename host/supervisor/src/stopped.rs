@@ -5,12 +5,13 @@ use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, STOPPED_STACK_ADDR};
+use diecast_core_abi::{BLOB_ADDR, KICK_MAGIC, STOPPED_STACK_ADDR, TIMERS_ADDR, WALL_TIMERS_ADDR};
 use diecast_host_sys::ptrace::{self, Stopped, Wait, Why};
-use diecast_host_sys::{Tid, memory, process};
+use diecast_host_sys::{GuestPtr, Tid, memory, process};
 
 use crate::exec::{OURS, patience_with};
 use crate::image;
+use crate::traced::stat_field;
 
 /// How long threads may take to stop, or to be let go by the supervisor's own work with them. On a busy host Linux was
 /// seen to give a runnable thread of usual priority two hundredths of a core for 5 s, beside a cgroup of small weight; the
@@ -154,8 +155,7 @@ impl Drop for StoppedProcesses {
 /// A thread's name, its state in the kernel's letter and the function of the kernel in which it waits.
 fn state_of(pid: i32, tid: i32) -> String {
     let of = |file: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
-    let stat = of("stat");
-    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).unwrap_or("gone").to_owned();
+    let state = stat_field(Tid(tid), 0).unwrap_or_else(|| "gone".into());
     format!("{tid} ({}) is {state} in {}", of("comm").trim(), of("wchan"))
 }
 
@@ -220,10 +220,16 @@ fn attempt(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopEr
 
 /// How a process has used timers of its own: not, some, or more than the blob keeps.
 pub fn timers_of(pid: i32) -> u32 {
+    word_of(pid, TIMERS_ADDR)
+}
+
+/// Whether a process has set POSIX timers to instants of a wall clock.
+pub fn sets_wall_timers(pid: i32) -> bool {
+    word_of(pid, WALL_TIMERS_ADDR) != 0
+}
+
+/// A word of a process's page; 0 without a blob yet.
+fn word_of(pid: i32, address: u64) -> u32 {
     let mut word = [0u8; 4];
-    match memory::read(Tid(pid), diecast_host_sys::GuestPtr(diecast_core_abi::TIMERS_ADDR), &mut word) {
-        Ok(()) => u32::from_ne_bytes(word),
-        // Without a blob yet.
-        Err(_) => 0,
-    }
+    memory::read(Tid(pid), GuestPtr(address), &mut word).map_or(0, |()| u32::from_ne_bytes(word))
 }

@@ -240,7 +240,7 @@ impl TimerFds {
         for held in self.0 {
             let every_ns = stretch.of(re_rated(held.every_ns, &held.rates, page));
             let jump_ns = held.wall.map_or(0, |w| ahead_ns.wrapping_sub(w.ahead_ns));
-            let due_mono_ns = u64::try_from(i128::from(held.due_mono_ns) - i128::from(jump_ns)).unwrap_or(0);
+            let due_mono_ns = held.due_mono_ns.saturating_add_signed(jump_ns.saturating_neg());
             let due_ns = if held.due_mono_ns == 0 { None } else { Some(page.r_of_mono(due_mono_ns).0) };
             // Nothing that a frozen process could have done makes these fail.
             let first_ns = start(&held.timer, due_ns, every_ns, held.wall);

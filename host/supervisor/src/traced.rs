@@ -21,7 +21,6 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process};
 use crate::exec::{self, ExecError};
 use crate::image;
 
-const SYS_EXECVE: i32 = 59;
 const SYS_PTRACE: i32 = 101;
 /// How long an exec may take, and the stop after it.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -54,14 +53,14 @@ pub fn parent_of(tid: Tid) -> Option<Tid> {
 }
 
 /// A field of /proc/PID/stat, counted from the state behind the name.
-fn stat_field(tid: Tid, n: usize) -> Option<String> {
+pub(crate) fn stat_field(tid: Tid, n: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", tid.0)).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(n).map(str::to_owned)
 }
 
 /// Whether a notification is a traced process's question for its node's memory.
 pub fn asks(n: &Notification) -> bool {
-    n.nr == SYS_EXECVE && n.args[0] == ASKS_MAGIC
+    exec::says(n, ASKS_MAGIC)
 }
 
 /// The process that a thread belongs to.
@@ -144,7 +143,7 @@ fn may_exist(tid: Tid, path: &Path) -> bool {
 /// The path that execve was called with.
 fn path_of(tid: Tid, n: &Notification) -> Option<PathBuf> {
     let mut bytes = Vec::new();
-    while n.nr == SYS_EXECVE && bytes.len() < 4096 {
+    while n.nr == exec::SYS_EXECVE && bytes.len() < 4096 {
         let mut piece = [0u8; 32];
         let at = n.args[0] + bytes.len() as u64;
         // Up to the end of a page, behind which there may be nothing.
@@ -183,7 +182,7 @@ fn instructions(args_at: u64, begin: u64) -> Vec<u8> {
     };
     with(&[0x48, 0xbc], args_at - 128, 8); // mov rsp, ...
     with(&[0x48, 0xbf], ASKS_MAGIC, 8); // mov rdi, ...
-    with(&[0xb8], SYS_EXECVE as u64, 4); // mov eax, ...
+    with(&[0xb8], exec::SYS_EXECVE as u64, 4); // mov eax, ...
     with(&[0x0f, 0x05], 0, 0); // syscall
     with(&[0x48, 0xbb], args_at, 8); // mov rbx, ...
     with(&[0x48, 0x89, 0x03], 0, 0); // mov [rbx], rax
