@@ -73,8 +73,9 @@ impl Default for Budgets {
     }
 }
 
-/// CPU time from which a node must have closed a conservation window: two windows' worth.
-const CPU_WITHOUT_WINDOW_NS: u64 = 40_000_000;
+/// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
+/// at now and then.
+const CPU_WITHOUT_WINDOW_NS: u64 = 60_000_000;
 
 /// What the monitor measured in a run: the input of the verdict, and a part of `run.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -146,6 +147,10 @@ struct Window {
     off_ns: i64,
     /// What should have been charged, real ns.
     due_ns: u64,
+    /// Its end.
+    v_ns: VirtNs,
+    /// Whether it or one before it lies in the measured phase as a whole.
+    whole: bool,
 }
 
 impl Window {
@@ -190,12 +195,12 @@ impl ConservationTotal {
         }
     }
 
-    /// What starts the programs (shells, short helpers) is nobody's measurement: escapes count while measuring.
+    /// What starts the programs (shells, short helpers, each exec) is nobody's measurement: escapes count while measuring.
     /// `last` is the window before.
-    fn add(&mut self, window: &Conservation, measuring: bool, last: &mut Window) {
+    fn add(&mut self, window: &Conservation, v_measured: (VirtNs, VirtNs), last: &mut Window) {
         // Both are far below 2^63: a window is milliseconds.
         let due_ns = window.due_ns();
-        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns };
+        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns, v_ns: window.v_ns, ..*last };
         if last.off_ns.signum() * new.off_ns.signum() < 0 {
             let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
             last.off_ns += back_ns;
@@ -205,12 +210,17 @@ impl ConservationTotal {
             }
         }
         self.errors.push(new.error());
+        let measuring = v_measured.0 < window.v_ns && window.v_ns <= v_measured.1;
+        if measuring && !(new.whole || last.v_ns >= v_measured.0) {
+            // It began before, but nothing else is known until one lies in the phase as a whole.
+            (self.escaped_ns, self.measured_used_ns) = (window.escaped_ns, window.used_ns);
+        } else if measuring {
+            let (escaped_ns, used_ns) = if new.whole { (self.escaped_ns, self.measured_used_ns) } else { (0, 0) };
+            (self.escaped_ns, self.measured_used_ns) = (escaped_ns + window.escaped_ns, used_ns + window.used_ns);
+            new.whole = true;
+        }
         *last = new;
         self.charged_ns += window.charged_ns;
-        if measuring {
-            self.escaped_ns += window.escaped_ns;
-            self.measured_used_ns += window.used_ns;
-        }
         self.used_ns += window.used_ns;
         self.meter_cost_ns += window.meter_cost_ns;
         self.cold_ns += window.cold_ns;
@@ -360,7 +370,7 @@ impl Fidelity {
             match record {
                 Record::Conservation(window) => {
                     let (total, last) = conservation.entry(&window.node).or_default();
-                    total.add(window, v_window.0 < window.v_ns && window.v_ns <= v_window.1, last);
+                    total.add(window, v_window, last);
                 }
                 Record::Sample(sample) => {
                     last_sample.insert(&sample.node, sample);
@@ -737,7 +747,8 @@ mod tests {
         let (mut total, mut last) = (ConservationTotal::default(), Window::default());
         for off in off {
             let charged_ns = 20_000_000u64.saturating_add_signed(off * 10_000);
-            total.add(&Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() }, true, &mut last);
+            let window = Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() };
+            total.add(&window, (VirtNs(0), VirtNs(0)), &mut last);
         }
         total.errors.iter().map(|e| (e * 2_000.0).round() as i64).collect()
     }
@@ -750,5 +761,25 @@ mod tests {
         assert_eq!(errors(&[40, 0, -40]), [40, 0, 40], "not two windows later");
         assert_eq!(errors(&[40, 40, 40]), [40, 40, 40]);
         assert_eq!(errors(&[-40, -40, 40]), [40, 0, 0]);
+    }
+
+    /// Escapes that count of windows that end at 3, 5, 7, 9 and 11 s with so many ms each, measuring from 4 s to 10 s.
+    fn escapes(ms: [u64; 5]) -> (u64, u64) {
+        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
+        for (escaped, v_s) in ms.into_iter().zip([3, 5, 7, 9, 11]) {
+            let (v_ns, used_ns) = (VirtNs(v_s * 1_000_000_000), 20_000_000);
+            let window = Conservation { escaped_ns: escaped * 1_000_000, used_ns, v_ns, ..Conservation::default() };
+            total.add(&window, (VirtNs(4_000_000_000), VirtNs(10_000_000_000)), &mut last);
+        }
+        (total.escaped_ns / 1_000_000, total.measured_used_ns / 1_000_000)
+    }
+
+    #[test]
+    fn escapes_count_in_windows_of_the_measured_phase() {
+        assert_eq!(escapes([7, 5, 1, 2, 9]), (3, 40), "one that began before it tells of an exec before it");
+        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
+        let window = Conservation { escaped_ns: 3, used_ns: 9, v_ns: VirtNs(5), ..Conservation::default() };
+        total.add(&window, (VirtNs(4), VirtNs(10)), &mut last);
+        assert_eq!((total.escaped_ns, total.measured_used_ns), (3, 9), "where it is the only one it counts");
     }
 }

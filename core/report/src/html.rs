@@ -170,10 +170,18 @@ fn lateness(runs: &[Run]) -> Markup {
     }
 }
 
+/// Samples nearer to each other than this are taken for one: at the ends of the measured phase there is one more.
+const PLOT_STEP_V_NS: u64 = 100_000_000;
+
 fn cpu_lines(run: &Run) -> Vec<Line> {
     let header = &run.summary.header;
     let lines = header.nodes.iter().enumerate().map(|(index, node)| {
-        let samples: Vec<&NodeSample> = run.node_samples.iter().filter(|sample| sample.node == node.name).collect();
+        let mut samples: Vec<&NodeSample> = Vec::new();
+        for sample in run.node_samples.iter().filter(|sample| sample.node == node.name) {
+            if samples.last().is_none_or(|last| sample.v_ns.since(last.v_ns).ns() >= PLOT_STEP_V_NS) {
+                samples.push(sample);
+            }
+        }
         let points = samples.windows(2).map(|pair| {
             let v_ns = pair[1].v_ns.since(pair[0].v_ns).ns().max(1) as f64;
             let used_ns = pair[1].cpu_used_ns.saturating_sub(pair[0].cpu_used_ns) as f64;

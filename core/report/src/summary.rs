@@ -169,9 +169,13 @@ fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window
         })
     };
     let inside: Vec<&NodeSample> = samples().filter(|s| v_window.0 <= s.v_ns && s.v_ns <= v_window.1).collect();
-    let (Some(first), Some(last)) = (inside.first(), inside.last()) else {
+    let (Some(&within), Some(last)) = (inside.first(), inside.last()) else {
         return NodeUse { node: node.name.clone(), ..NodeUse::default() };
     };
+    // One is taken right before the phase begins.
+    let before = samples().rfind(|s| s.v_ns < v_window.0);
+    let nearer = |s: &&NodeSample| v_window.0.since(s.v_ns) < within.v_ns.since(v_window.0);
+    let first = before.filter(nearer).unwrap_or(within);
     let v_span_ns = last.v_ns.since(first.v_ns).ns();
     let cpu_used_ns = last.cpu_used_ns.saturating_sub(first.cpu_used_ns);
     let capacity_ns = f64::from(node.cores) * node.speed * v_span_ns as f64;

@@ -26,6 +26,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const HITS_EVERY_NS: f64 = 5e9;
 /// Virtual time between two ticks of the watch: its own work must not grow with the TDF, it cools the nodes' caches.
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
+/// How often a sample that was asked for is looked for, each after 1 ms.
+const SAMPLE_NOW_LOOKS: u32 = 100;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
 const HIT_COSTS_KEPT: usize = 160;
 /// Looks from which the cost of a switch is taken.
@@ -58,13 +60,20 @@ impl Beside {
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || work(&seen))?;
         Ok(Beside { stop, thread: Some(thread) })
     }
+
+    /// Ends its rest.
+    fn wake(&self) {
+        if let Some(t) = &self.thread {
+            t.thread().unpark();
+        }
+    }
 }
 
 impl Drop for Beside {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
+        self.wake();
         if let Some(t) = self.thread.take() {
-            t.thread().unpark();
             let _ = t.join();
         }
     }
@@ -325,6 +334,29 @@ fn without_causes(monitors: &[Monitor], sample: &NodeSample) -> Option<Waits> {
     Some(Waits { node: sample.node.clone(), v_ns: sample.v_ns, waited_ns: monitor.waited_ns(), causes: None })
 }
 
+/// The watch of a lab.
+pub struct Watch {
+    thread: Beside,
+    /// Samples that were asked for, and those of them that were taken.
+    asked: Arc<(AtomicU32, AtomicU32)>,
+}
+
+impl Watch {
+    /// Takes a sample before it returns, so that what a phase used begins and ends with it. Gives up after a while: the
+    /// samples before and after will do.
+    pub fn sample_now(&self) {
+        let (asked, taken) = &*self.asked;
+        let mine = asked.fetch_add(1, Ordering::AcqRel) + 1;
+        self.thread.wake();
+        for _ in 0..SAMPLE_NOW_LOOKS {
+            if taken.load(Ordering::Acquire) >= mine {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 /// Ticks the monitors and takes samples each `sample_every_virtual_ns`; `slow_ns` says for how long a core was slow.
 pub fn start_watch(
     lab: Arc<LabFrame>,
@@ -333,8 +365,10 @@ pub fn start_watch(
     slow_ns: impl Fn(usize) -> u64 + Send + 'static,
     sample_every_virtual_ns: u64,
     journal: Recorder,
-) -> std::io::Result<Beside> {
-    Beside::spawn("watch", move |stop| {
+) -> std::io::Result<Watch> {
+    let asked = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+    let told = asked.clone();
+    let thread = Beside::spawn("watch", move |stop| {
         let mut monitors: Vec<Monitor> = nodes.into_iter().map(Monitor::new).collect();
         let mut next_sample = lab.now();
         loop {
@@ -365,7 +399,8 @@ pub fn start_watch(
                     journal.finding(FindingKind::ThreadWithoutMeter, Some(&name), 1, text);
                 }
             }
-            if last || lab.now() >= next_sample {
+            let (asked, taken) = (told.0.load(Ordering::Acquire), told.1.load(Ordering::Relaxed));
+            if last || asked != taken || lab.now() >= next_sample {
                 let samples = sampler();
                 let nodes_ns = samples.iter().map(|sample| sample.node.cpu_used_ns).sum();
                 if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns, &slow_ns)) {
@@ -378,6 +413,7 @@ pub fn start_watch(
                     waits.into_iter().for_each(|w| journal.write(Record::Waits(w)));
                 }
                 next_sample = lab.now().plus(VirtSpan(sample_every_virtual_ns));
+                told.1.store(asked, Ordering::Release);
             }
             if last {
                 return;
@@ -386,7 +422,8 @@ pub fn start_watch(
             let pause = lab.r_of(now.plus(VirtSpan(WATCH_EVERY_V_NS))).since(lab.r_of(now)).ns();
             std::thread::park_timeout(Duration::from_nanos(pause.clamp(1_000_000, 1_000_000_000)));
         }
-    })
+    })?;
+    Ok(Watch { thread, asked })
 }
 
 #[cfg(test)]

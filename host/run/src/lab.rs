@@ -172,7 +172,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
 
     let learning = start_learning(&lab)?;
 
-    let mut running = Running::new(plan, &lab, o);
+    let mut running = Running::new(plan, &lab, o, &watch);
     let outcome = running.carry_out();
     lab.live.ends();
     let outcome = match outcome {

@@ -14,6 +14,7 @@ use diecast_host_node::{Envelope, Event, Handshake, Output, ProgramId, ProgramSp
 
 use diecast_host_supervisor::FRAME_SLACK_NS;
 
+use crate::host_watch::Watch;
 use crate::lab::{Lab, RunOptions, interrupted};
 use crate::lateness::LedgerCounts;
 use crate::ready::is_ready;
@@ -67,6 +68,7 @@ pub struct Running<'a> {
     plan: &'a Plan,
     lab: &'a Lab,
     o: &'a RunOptions<'a>,
+    watch: &'a Watch,
     started: Vec<Started>,
     measured: Measured,
 }
@@ -77,8 +79,8 @@ fn program_name(argv: &[String]) -> String {
 }
 
 impl<'a> Running<'a> {
-    pub fn new(plan: &'a Plan, lab: &'a Lab, o: &'a RunOptions<'a>) -> Running<'a> {
-        Running { plan, lab, o, started: Vec::new(), measured: Measured::default() }
+    pub fn new(plan: &'a Plan, lab: &'a Lab, o: &'a RunOptions<'a>, watch: &'a Watch) -> Running<'a> {
+        Running { plan, lab, o, watch, started: Vec::new(), measured: Measured::default() }
     }
 
     /// What was measured, once it is over.
@@ -121,6 +123,7 @@ impl<'a> Running<'a> {
             (warm_up.as_secs_f64() + measure.as_secs_f64()) * plan.tdf.as_f64()
         ));
         self.until(from, "warm-up", begin, to)?;
+        self.watch.sample_now();
         lab.journal.phase(Phase::Measure);
         self.measured.emulator_before = lab.pipes.sample();
         let before: Vec<_> = self.ledger_counts();
@@ -128,6 +131,7 @@ impl<'a> Running<'a> {
         self.measured.emulator_after = lab.pipes.sample();
         let after = self.ledger_counts();
         self.measured.ledgers = before.into_iter().zip(after).map(|((n, b), (_, a))| (n, b, a)).collect();
+        self.watch.sample_now();
         lab.journal.phase(Phase::Drain);
         self.o.progress.phase("waiting for the load to end");
         let give_up = lab.frame.now().plus(VirtSpan(DRAIN_V_NS));

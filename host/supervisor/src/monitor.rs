@@ -26,8 +26,16 @@ const WINDOW_NS: u64 = 20_000_000;
 /// CPU time of a thread without a hit beyond which it has no working meter: many grains, and some ms.
 const UNMETERED_GRAINS: u64 = 20;
 const UNMETERED_NS: u64 = 10_000_000;
-/// Looks at most until one falls between two hits.
+/// Looks at most until one falls between two hits, in a moment in which the kernel adds nothing to the node's account.
 const LOOKS_MAX: u32 = 8;
+/// Real time after which no other look is begun, ns: one at hundreds of threads takes that long.
+const LOOKS_NS: u64 = 5_000_000;
+/// What a node may use during a look for this to close a window: a thousandth of it. CPU time from which any look does.
+const LOOK_ERROR_NS: u64 = WINDOW_NS / 1000;
+const WINDOW_MAX_NS: u64 = 2 * WINDOW_NS;
+/// A packet charges its sender by another way than a hit, and takes time that the host stole for its own, until the next
+/// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
+const OVERCHARGE_MAX_NS: i64 = 100_000_000;
 /// Real time without a charge after which a dead thread's slot is free again, ns.
 const SLOT_REST_NS: u64 = 1_000_000_000;
 
@@ -89,7 +97,28 @@ struct Totals {
     cost: u64,
     cold: u64,
     slow: u64,
-    uncharged: u64,
+    /// Of live threads, less than nothing where a packet charged ahead.
+    uncharged: i64,
+}
+
+/// A thread's CPU time that is not charged yet.
+fn uncharged_ns(cpu_ns: u64, charged_to_ns: u64) -> i64 {
+    // Both are far below 2^63.
+    match cpu_ns as i64 - charged_to_ns as i64 {
+        ahead if ahead < -OVERCHARGE_MAX_NS => cpu_ns as i64,
+        uncharged => uncharged,
+    }
+}
+
+/// What a look saw, and how much the node used while it was taken: its terms are of one instant but for that, ns.
+#[derive(Default)]
+struct Look {
+    totals: Totals,
+    live: BTreeSet<u32>,
+    /// Threads that used more than `UNMETERED_NS` since a look last saw them hit.
+    unhit: Vec<Unmetered>,
+    moved_ns: u64,
+    quiet: bool,
 }
 
 /// Watches one node.
@@ -147,16 +176,20 @@ impl Monitor {
             return Ok(None);
         }
         let Some(last) = self.last else {
-            self.last = Some(self.look()?.0);
+            self.last = Some(self.look()?.totals);
             return Ok(None);
         };
-        if self.used()?.saturating_sub(last.usage) < WINDOW_NS {
+        let used = self.used()?.saturating_sub(last.usage);
+        if used < WINDOW_NS {
             return Ok(None);
         }
-        let (mut now, live) = self.look()?;
+        let Look { totals: mut now, live, unhit, moved_ns, quiet } = self.look()?;
+        if used < WINDOW_MAX_NS && !(quiet && moved_ns <= LOOK_ERROR_NS) {
+            return Ok(None);
+        }
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
-        let residual =
-            gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - gain(|t| t.uncharged) + self.owed_ns;
+        let on_the_way = now.uncharged - last.uncharged;
+        let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - on_the_way + self.owed_ns;
         let escaped = residual.max(0) as u64;
         self.owed_ns = residual.min(0);
         if escaped > 0 {
@@ -166,36 +199,46 @@ impl Monitor {
         let window = Window {
             charged_ns: now.charged.saturating_sub(last.charged),
             escaped_ns: escaped,
-            used_ns: ((now.usage as i64 - last.usage as i64) - (now.uncharged as i64 - last.uncharged as i64)).max(0)
-                as u64,
+            used_ns: (now.usage as i64 - last.usage as i64 - on_the_way).max(0) as u64,
             meter_cost_ns: now.cost - last.cost,
             cold_ns: now.cold.saturating_sub(last.cold),
             slow_ns: now.slow.saturating_sub(last.slow),
         };
         self.last = Some(now);
+        self.suspect(unhit);
         self.free_dead_slots(&live);
         Ok(Some(window))
     }
 
-    /// All terms at one instant, nearly: a look during which anything was charged is repeated.
-    fn look(&mut self) -> io::Result<(Totals, BTreeSet<u32>)> {
-        let mut tries = 0;
-        loop {
-            let quiet = self.quiet();
-            let before = self.used()?;
-            let (uncharged, live) = self.uncharged()?;
-            let now = Totals { uncharged, ..self.counters() };
-            // The threads ran on while they were looked at: their account is taken from the middle.
-            let usage = before + self.used()?.saturating_sub(before) / 2;
-            tries += 1;
-            if tries == LOOKS_MAX || quiet.is_some() && self.quiet() == quiet {
-                return Ok((Totals { usage, ..now }, live));
+    /// All terms at one instant, nearly: the best of some looks, of which the first is that was exact.
+    fn look(&mut self) -> io::Result<Look> {
+        let (began, mut best) = (time::monotonic_ns(), self.look_once()?);
+        for _ in 1..LOOKS_MAX {
+            if best.quiet && best.moved_ns == 0 || time::monotonic_ns() - began > LOOKS_NS {
+                break;
+            }
+            let look = self.look_once()?;
+            if (!look.quiet, look.moved_ns) < (!best.quiet, best.moved_ns) {
+                best = look;
             }
         }
+        Ok(best)
+    }
+
+    fn look_once(&mut self) -> io::Result<Look> {
+        let charges = self.charges();
+        let before = self.used()?;
+        let mut look = self.threads()?;
+        let counters = self.counters();
+        look.moved_ns = self.used()?.saturating_sub(before);
+        look.quiet = charges.is_some() && self.charges() == charges;
+        // Where the threads ran on, their account is taken from the middle.
+        look.totals = Totals { usage: before + look.moved_ns / 2, uncharged: look.totals.uncharged, ..counters };
+        Ok(look)
     }
 
     /// The number of charges so far; none while one is under way.
-    fn quiet(&self) -> Option<u64> {
+    fn charges(&self) -> Option<u64> {
         let k = &self.node.page().counters;
         let done = k.charges_done.load(Acquire);
         (k.charges_begun.load(Acquire) == done).then_some(done)
@@ -223,11 +266,12 @@ impl Monitor {
         p.counters.charged_by_supervisor_ns.fetch_add(real_ns, Relaxed);
     }
 
-    /// CPU time of live threads since their last hit, summed, and the threads' ids in the node.
-    fn uncharged(&mut self) -> io::Result<(u64, BTreeSet<u32>)> {
-        let mut sum = 0;
-        let (mut live, mut seen, mut suspects) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    /// The node's threads and their CPU time since their last charge, summed. The kernel brings this and the node's account
+    /// up to date together, a tick behind or less; a charge may be ahead of both.
+    fn threads(&mut self) -> io::Result<Look> {
+        let (mut look, mut seen) = (Look::default(), BTreeSet::new());
         let init = self.node.init_pid.load(Relaxed);
+        let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
         for pid in (self.node.members)()? {
             if pid as u64 == init {
                 continue;
@@ -243,26 +287,33 @@ impl Monitor {
                 self.waited_ns += waited.saturating_sub(thread.waited_ns);
                 thread.waited_ns = waited;
                 seen.insert(tid);
-                live.insert(thread.name);
+                look.live.insert(thread.name);
                 let slot = self.node.page().slot(thread.name);
                 let (charged_to, hits) = slot.map_or((0, 0), |s| (s.last_cpu_ns.load(Relaxed), s.hits.load(Relaxed)));
-                sum += cpu.saturating_sub(charged_to);
+                look.totals.uncharged += uncharged_ns(cpu, charged_to);
                 let unhit_ns = thread.unhit_ns(hits, cpu);
                 self.threads.insert(tid, thread);
-                let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
                 if self.node.cpu.metered && unhit_ns > limit {
-                    suspects.insert(tid);
-                    if self.suspects.contains(&tid) && self.unmetered.insert(tid) {
-                        let name = std::fs::read_to_string(t.path().join("comm")).unwrap_or_default();
-                        let name = name.trim().to_owned();
-                        self.news.push(Unmetered { pid, tid, name, unhit_ns });
-                    }
+                    look.unhit.push(Unmetered { pid, tid, name: String::new(), unhit_ns });
                 }
             }
         }
-        self.suspects = suspects;
         self.threads.retain(|tid, _| seen.contains(tid));
-        Ok((sum, live))
+        Ok(look)
+    }
+
+    /// A thread without a hit at two windows has no meter. At one it may be one that was just executed: its exec has none.
+    fn suspect(&mut self, unhit: Vec<Unmetered>) {
+        let before = std::mem::take(&mut self.suspects);
+        for mut thread in unhit {
+            let Unmetered { pid, tid, .. } = thread;
+            self.suspects.insert(tid);
+            if before.contains(&tid) && self.unmetered.insert(tid) {
+                let name = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                name.trim().clone_into(&mut thread.name);
+                self.news.push(thread);
+            }
+        }
     }
 
     /// What is known of a thread; of a new one its id in the innermost pid namespace.
@@ -292,5 +343,138 @@ impl Monitor {
             }
         }
         self.dead_slots = dead;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+    use std::sync::atomic::AtomicU64;
+
+    use diecast_core_abi::slot_hash;
+    use diecast_core_vtime::Tdf;
+
+    use super::*;
+    use crate::frame::{CpuConfig, SPEED_ONE_PPM};
+
+    const MS: u64 = 1_000_000;
+
+    /// A node of one process, which sleeps, and what the kernel says the node used: read by the first, and more at each read.
+    struct Case {
+        lab: Arc<LabFrame>,
+        child: Child,
+        cpu_ns: u64,
+        used_ns: Arc<AtomicU64>,
+        each_ns: Arc<AtomicU64>,
+        monitor: Monitor,
+    }
+
+    impl Case {
+        fn new() -> Case {
+            let child = Command::new("sleep").arg("600").spawn().unwrap();
+            let pid = child.id() as i32;
+            std::thread::sleep(std::time::Duration::from_millis(200));
+            let schedstat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
+            let cpu_ns: u64 = schedstat.split(' ').next().unwrap().parse().unwrap();
+            let (used_ns, each_ns) = (Arc::new(AtomicU64::new(cpu_ns)), Arc::new(AtomicU64::new(0)));
+            let (used, each) = (used_ns.clone(), each_ns.clone());
+            let cpu = CpuConfig {
+                cores: 1,
+                speed_ppm: SPEED_ONE_PPM,
+                grain_ns: 500_000,
+                metered: true,
+                count_kernel: false,
+                trap_tsc: false,
+                site_calls: 0,
+            };
+            let lab = LabFrame::start("10".parse::<Tdf>().unwrap());
+            let usage = move || Ok(used.fetch_add(each.load(Relaxed), Relaxed));
+            let members = Box::new(move || Ok(vec![pid]));
+            let node = NodeFrame::create(&lab, "n", cpu, members, Some(Box::new(usage))).unwrap();
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+            let inner = status.lines().find(|l| l.starts_with("NSpid:")).unwrap().split_whitespace().last().unwrap();
+            let slot = &node.page().slots[slot_hash(inner.parse().unwrap())];
+            slot.tid.store(inner.parse().unwrap(), Relaxed);
+            slot.last_cpu_ns.store(cpu_ns, Relaxed);
+            let mut monitor = Monitor::new(node);
+            assert_eq!(monitor.tick(&lab).unwrap(), None);
+            Case { lab, child, cpu_ns, used_ns, each_ns, monitor }
+        }
+
+        fn charge(&self, ns: i64) {
+            self.monitor.node.page().counters.charged_ns.fetch_add(ns as u64, Relaxed);
+        }
+
+        fn charged_to(&self, ns: u64) {
+            let page = self.monitor.node.page();
+            page.slots.iter().find(|s| s.tid.load(Relaxed) != 0).unwrap().last_cpu_ns.store(ns, Relaxed);
+        }
+
+        fn tick(&mut self) -> Option<Window> {
+            self.monitor.tick(&self.lab).unwrap()
+        }
+    }
+
+    impl Drop for Case {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    #[test]
+    fn what_a_packet_charges_ahead_is_on_its_way_and_what_nobody_charges_escaped() {
+        let mut case = Case::new();
+        case.used_ns.fetch_add(25 * MS, Relaxed);
+        case.charge(27 * MS as i64);
+        case.charged_to(case.cpu_ns + 2 * MS);
+        let window = |charged_ns, escaped_ns| {
+            Some(Window {
+                charged_ns: charged_ns * MS,
+                used_ns: charged_ns * MS,
+                escaped_ns: escaped_ns * MS,
+                ..Window::default()
+            })
+        };
+        assert_eq!(case.tick(), window(27, 0));
+        // A hit gives it back, and 3 ms were nobody's.
+        case.used_ns.fetch_add(25 * MS, Relaxed);
+        case.charge(25 * MS as i64 - 5 * MS as i64);
+        case.charged_to(case.cpu_ns);
+        assert_eq!(case.tick(), window(23, 3));
+    }
+
+    #[test]
+    fn a_window_waits_for_an_exact_look_but_not_for_long() {
+        let mut case = Case::new();
+        case.each_ns.store(40_000, Relaxed);
+        case.used_ns.fetch_add(25 * MS, Relaxed);
+        assert_eq!(case.tick(), None, "the node ran while it was looked at");
+        case.each_ns.store(0, Relaxed);
+        assert!(case.tick().is_some());
+        case.each_ns.store(40_000, Relaxed);
+        case.used_ns.fetch_add(WINDOW_MAX_NS, Relaxed);
+        assert!(case.tick().is_some());
+    }
+
+    #[test]
+    fn a_thread_has_no_meter_if_two_windows_in_a_row_say_so() {
+        let mut case = Case::new();
+        let unhit = || {
+            vec![Unmetered {
+                pid: case.child.id() as i32,
+                tid: case.child.id() as i32,
+                name: String::new(),
+                unhit_ns: 1,
+            }]
+        };
+        case.monitor.suspect(unhit());
+        case.monitor.suspect(Vec::new());
+        case.monitor.suspect(unhit());
+        assert_eq!(case.monitor.take_unmetered(), []);
+        case.monitor.suspect(unhit());
+        case.monitor.suspect(unhit());
+        let news = case.monitor.take_unmetered();
+        assert_eq!((news.len(), news[0].name.as_str()), (1, "sleep"), "once");
     }
 }
