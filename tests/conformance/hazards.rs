@@ -79,6 +79,12 @@ fn a_second_listener_is_refused() {
     assert_eq!(framed.text(), "listener -1 16\n", "EBUSY: {}", framed.stderr);
 }
 
+/// What musl and newer versions of glibc do with threads, children and cancellation, by the calls that they make.
+#[test]
+fn threads_and_children_of_other_c_libraries() {
+    conforms(&[&c("threads", false)], &FRAMES);
+}
+
 /// The unwinder finds its way through the blob and out of a trapped call.
 #[test]
 fn exceptions_out_of_handlers_and_cancelled_threads_run_destructors() {

@@ -83,7 +83,9 @@ pub fn sigaltstack(r: &Record) -> Ret {
     if let Some(i) = ours {
         let auto = now.flags & SS_AUTODISARM;
         now = *header(i);
-        now.flags = if auto == 0 && now.holds(r.rsp) { SS_ONSTACK } else { auto };
+        if now.flags != SS_DISABLE {
+            now.flags = if auto == 0 && now.holds(r.rsp) { SS_ONSTACK } else { auto };
+        }
     }
     if new_at != 0 {
         let Ok(new) = user::get::<Stack>(new_at) else { return EFAULT };
@@ -175,6 +177,48 @@ pub struct Entry {
     pub signo: u64,
 }
 
+/// No stack of the program's: one of ours is there for frames of ours.
+static NONE: Stack = Stack { sp: 0, flags: SS_DISABLE, size: 0 };
+
+/// A thread that blocks every signal, those of its C library too, may be about to go on without a stack, or on a very small
+/// one: musl's detached threads unmap theirs before they end, and its posix_spawn has 5 KiB for its child. A hit comes all
+/// the same, so its frame goes to a stack of ours meanwhile. vfork's child keeps that until its exec.
+#[inline(never)]
+pub fn take_shelter() {
+    let mut now = Stack { ..NONE };
+    if node().metered.load(Relaxed) == 0 || kernel(0, &raw mut now as u64) < 0 || now.flags & SS_DISABLE == 0 {
+        return;
+    }
+    let owner = me();
+    if let Some(i) = take(owner) {
+        *header(i) = NONE;
+        let ours = Stack { sp: base(i) + HEADER, flags: 0, size: ALT_LEN - HEADER };
+        if kernel(&raw const ours as u64, 0) < 0
+            && let Some(o) = owner_of(i)
+        {
+            o.store(0, Relaxed);
+        }
+    }
+}
+
+/// Before a thread unblocks signals again.
+#[inline(never)]
+pub fn leave_shelter() {
+    let mut now = Stack { ..NONE };
+    if node().metered.load(Relaxed) == 0 || kernel(0, &raw mut now as u64) < 0 {
+        return;
+    }
+    let ours = if now.flags & SS_DISABLE == 0 { index_of(now.sp) } else { None };
+    if let Some(i) = ours.filter(|i| header(*i).flags == SS_DISABLE)
+        && kernel(&raw const NONE as u64, 0) == 0
+        && let Some(o) = owner_of(i)
+        // vfork's child leaves it to its parent, whose it is.
+        && (o.load(Relaxed) == me() || !signals::is_guest())
+    {
+        o.store(0, Relaxed);
+    }
+}
+
 /// Moves the frame of a handler from our stack to the program's. Every signal is blocked from here until
 /// `dc_onstack` set `mask` again.
 pub extern "C" fn relocate(signo: u64, info: *mut SigInfo, uc: *mut UContext, frame: u64, out: &mut Entry) {
@@ -194,11 +238,12 @@ pub extern "C" fn relocate(signo: u64, info: *mut SigInfo, uc: *mut UContext, fr
         return;
     }
     let stack = *header(i);
-    let top = if stack.holds(sp) { sp - 128 } else { stack.sp + stack.size };
+    let is_none = stack.flags == SS_DISABLE;
+    let top = if is_none || stack.holds(sp) { sp - 128 } else { stack.sp + stack.size };
     // The state's alignment is kept: the frame moves by a multiple of 64.
     let down = end.wrapping_sub(top);
     let to = frame.wrapping_sub(down.wrapping_add(63) & !63);
-    if to < stack.sp || to > top {
+    if !is_none && to < stack.sp || to > top {
         signals::die(11);
     }
     // SAFETY: the program's alternate stack, which the kernel would write to; it does not overlap ours.

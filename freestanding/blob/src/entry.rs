@@ -15,9 +15,11 @@ use diecast_core_abi::{
 use diecast_core_syscalls::nr::CLONE3;
 
 use crate::sys::{RESTART, Ret};
-use crate::{altstack, signals};
+use crate::user;
+use crate::{altstack, interrupt, signals};
 
 /// What a trampoline needs to finish a call. Offsets are used by the assembly below.
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Record {
     pub rdi: u64,
@@ -38,6 +40,25 @@ impl Record {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9]
     }
 }
+
+// SAFETY: plain integers.
+unsafe impl user::Plain for Record {}
+
+/// What lies below a record while its call is served: the address of [`trapped_after`], and the registers of the program
+/// that functions must preserve.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Below {
+    pub after: u64,
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+}
+// SAFETY: plain integers.
+unsafe impl user::Plain for Below {}
 
 /// Registers to restore after clone3, once for the parent and once for the child.
 #[repr(C)]
@@ -131,8 +152,25 @@ dc_trampoline:
     # The program's frame: CFA = *(rsp + 64), its stack pointer; rip at rsp + 56.
     .cfi_escape 0x0f, 4, 0x77, 0xc0, 0x00, 0x06
     .cfi_escape 0x10, 0x10, 2, 0x77, 0x38
-    mov rdi, rsp
+    .cfi_remember_state
+    # What the blob's functions save somewhere: `interrupt::rewind` finds it here, by where the call returns.
+    push rbx
+    push rbp
+    push r12
+    push r13
+    push r14
+    push r15
+    .cfi_escape 0x0f, 4, 0x77, 0xf0, 0x00, 0x06
+    .cfi_escape 0x10, 0x10, 3, 0x77, 0xe8, 0x00
+    lea rdi, [rsp + 48]
     call {trapped}
+    .globl dc_trapped_after
+    .hidden dc_trapped_after
+dc_trapped_after:
+    # It is not in a call any more.
+    mov qword ptr [rsp - 8], 0
+    add rsp, 48
+    .cfi_restore_state
 6:
     mov rdi, [rsp]
     mov rsi, [rsp + 8]
@@ -249,11 +287,23 @@ dc_clone3:
     .globl dc_onstack
     .hidden dc_onstack
     .type dc_onstack, @function
-    # Kernel handler of the program's handlers in a metered node, which counts them, and of those with SA_ONSTACK
-    # where alternate stacks of ours are in use. Entered as a handler is: rdi, rsi, rdx, and rsp at the frame's first word, the restorer.
+    # Kernel handler of the program's handlers in a metered node, which counts them, of those with SA_ONSTACK where
+    # alternate stacks of ours are in use, and of the C library's own. Entered as a handler is: rdi, rsi, rdx, and rsp at the frame's first word, the restorer.
 dc_onstack:
     movabs rax, {handled}
     lock inc qword ptr [rax]
+    lea eax, [rdi - {internal}]
+    cmp eax, {internals}
+    jae 8f
+    push rdi
+    push rsi
+    push rdx
+    mov rdi, rdx
+    call {rewind}
+    pop rdx
+    pop rsi
+    pop rdi
+8:
     movabs rax, {alt}
     mov rcx, rsp
     sub rcx, rax
@@ -483,6 +533,9 @@ diecast_timers:
     put_back = sym crate::init::put_back,
     timers = sym crate::held::serve,
     relocate = sym altstack::relocate,
+    rewind = sym interrupt::rewind,
+    internal = const signals::INTERNAL,
+    internals = const signals::INTERNALS,
     record = const size_of::<Record>(),
     clone_record = const size_of::<CloneRecord>(),
     alt = const ALT_ADDR,
@@ -535,6 +588,11 @@ address_of!(clone3_trampoline, "dc_clone3");
 address_of!(trampoline_up, "dc_trampoline_up");
 address_of!(clone3_trampoline_up, "dc_clone3_up");
 address_of!(site_entry, "dc_site");
+address_of!(
+    /// Where serving a call that came by a signal returns to.
+    trapped_after,
+    "dc_trapped_after"
+);
 address_of!(restorer, "dc_restorer");
 /// Bytes of it, up to where the instruction pointer is while the kernel serves its rt_sigreturn.
 pub const RESTORER_LEN: u64 = 9;
@@ -620,6 +678,12 @@ pub mod reg {
     pub const R8: usize = 0;
     pub const R9: usize = 1;
     pub const R10: usize = 2;
+    pub const R11: usize = 3;
+    pub const R12: usize = 4;
+    pub const R13: usize = 5;
+    pub const R14: usize = 6;
+    pub const R15: usize = 7;
+    pub const RBP: usize = 10;
     pub const RDI: usize = 8;
     pub const RSI: usize = 9;
     pub const RBX: usize = 11;

@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX};
 use diecast_core_syscalls::nr;
 
-use crate::entry::{self, UContext, reg};
+use crate::entry::{self, Below, Record, UContext, reg};
 use crate::{clock, node, process, signals, sys, user};
 
 const SA_RESTART: u64 = 0x1000_0000;
@@ -25,9 +25,14 @@ fn is_interruptible(number: u64, op: u64) -> bool {
     match number as u32 {
         nr::FUTEX => !matches!(op as u32 & !0x180, 6 | 11 | 13),
         nr::FUTEX_WAITV | nr::FUTEX_WAIT2 | nr::MQ_TIMEDSEND | nr::MQ_TIMEDRECEIVE | nr::RECVMMSG => true,
-        // read, write, open, ioctl, readv, writev, sendfile, connect to recvmsg, wait4, fcntl, flock, waitid,
-        // openat, splice, accept4, sendmmsg, getrandom.
-        n => matches!(n, 0 | 1 | 2 | 16 | 19 | 20 | 40 | 42..=47 | 61 | 72 | 73 | 247 | 257 | 275 | 288 | 307 | 318),
+        // read, write, open, ioctl, readv, writev, sendfile, connect to recvmsg, wait4, fcntl, flock, creat, waitid,
+        // openat, splice, tee, vmsplice, accept4, preadv, pwritev, open_by_handle_at, sendmmsg, getrandom,
+        // copy_file_range, preadv2, pwritev2, openat2.
+        n => matches!(
+            n,
+            0 | 1 | 2 | 16 | 19 | 20 | 40 | 42..=47 | 61 | 72 | 73 | 85 | 247 | 257 | 275 | 276 | 278 | 288 | 295 | 296 | 304
+                | 307 | 318 | 326..=328 | 437
+        ),
     }
 }
 
@@ -52,24 +57,33 @@ fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
     false
 }
 
-/// How many handlers of the program were entered so far.
-pub fn handled() -> u64 {
-    process().own.handled.load(Relaxed)
+/// How many handlers of the program were entered so far, where they are counted, and how many kicks there were.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    handled: u64,
+    kicked: u64,
 }
 
-/// Did a call end with EINTR although no handler of the program ran since `seen`? A process that is stopped and
+pub fn seen() -> Seen {
+    let own = &process().own;
+    Seen { handled: own.handled.load(Relaxed), kicked: own.kicked.load(Relaxed) }
+}
+
+/// Did a call end with EINTR although no handler of the program ran since `before`? A process that is stopped and
 /// continued while it waits meets this when a hit was due on the way: Linux would go on with the wait.
-pub fn was_a_hit(r: sys::Ret, seen: u64) -> bool {
-    r == sys::EINTR && node().metered.load(Relaxed) != 0 && handled() == seen
+pub fn was_a_hit(r: sys::Ret, before: Seen) -> bool {
+    r == sys::EINTR && node().metered.load(Relaxed) != 0 && seen().handled == before.handled
 }
 
-/// Did a call with a temporary mask end for a hit, the program's signal still waiting? The hit's frame restored the
-/// program's own mask before that signal could be delivered under the temporary one: the call is made again, and
-/// ends at once with the handler run. A SIGTRAP that waits is another hit: what the program is let to have of it comes by
-/// SIGSYS.
+/// Did a call with a temporary mask end for a hit or a kick, the program's signal still waiting? The hit's frame restored
+/// the program's own mask before that signal could be delivered under the temporary one: the call is made again, and
+/// ends at once with the handler run. Where a handler did run, it may have sent its signal again, as musl's does that
+/// cancels threads. A SIGTRAP that waits is another hit: what the program is let to have of it comes by SIGSYS.
 #[inline(never)]
-pub fn missed(r: sys::Ret, mask: u64) -> bool {
-    if r != sys::EINTR {
+pub fn missed(r: sys::Ret, mask: u64, before: Seen) -> bool {
+    let now = seen();
+    let can_be = node().metered.load(Relaxed) != 0 || now.kicked != before.kicked;
+    if r != sys::EINTR || !can_be || now.handled != before.handled {
         return false;
     }
     let mut pending = 0u64;
@@ -156,4 +170,71 @@ pub fn after_kick(u: &mut UContext) {
     }
     u.regs[reg::RAX] = sys::RESTART as u64;
     u.regs[reg::RIP] = end;
+}
+
+/// Before a handler of a signal by which a C library acts on its own threads. One that cancels looks whether the thread is
+/// at the system call of a cancellation point, or before it, by its instruction pointer: musl's does, and glibc's from 2.41
+/// on. So a call that has done nothing yet is taken back: the thread stands before its `syscall` again.
+#[inline(never)]
+pub extern "C" fn rewind(u: &mut UContext) {
+    let at = u.regs[reg::RIP];
+    let (record, below) = if at == entry::trampoline() || at == entry::trampoline_up() {
+        let Ok(record) = user::get::<Record>(u.regs[reg::RSP]) else { return };
+        (record, None)
+    } else if has_done_nothing(u) {
+        let Some((record, below)) = call_under_way(u.regs[reg::RSP]) else { return };
+        if has_a_mask(record.nr) {
+            // It ends with EINTR.
+            return;
+        }
+        (record, Some(below))
+    } else {
+        return;
+    };
+    let r = &mut u.regs;
+    if let Some(b) = below {
+        (r[reg::RBX], r[reg::RBP]) = (b.rbx, b.rbp);
+        (r[reg::R12], r[reg::R13], r[reg::R14], r[reg::R15]) = (b.r12, b.r13, b.r14, b.r15);
+    }
+    (r[reg::RDI], r[reg::RSI], r[reg::RDX]) = (record.rdi, record.rsi, record.rdx);
+    (r[reg::R10], r[reg::R8], r[reg::R9]) = (record.r10, record.r8, record.r9);
+    (r[reg::RAX], r[reg::RCX], r[reg::R11]) = (record.nr, record.resume, record.rflags);
+    (r[reg::RSP], r[reg::RIP], r[reg::EFL]) = (record.rsp, record.resume.wrapping_sub(2), record.rflags);
+}
+
+/// Whether a thread is before the call that it is served by, or the kernel went back there to make it again.
+fn has_done_nothing(u: &UContext) -> bool {
+    let at = u.regs[reg::RIP];
+    if is_in_wait(u) {
+        return at != entry::wait_end();
+    }
+    let inside = (BLOB_ADDR..BLOB_ADDR + BLOB_LEN_MAX).contains(&at);
+    let after = at.wrapping_add(2);
+    inside && u.regs[reg::RCX] == after && after != entry::own_call_ip() && user::get::<u16>(at) == Ok(SYSCALL)
+}
+
+fn has_a_mask(number: u64) -> bool {
+    let n = number as u32;
+    matches!(n, nr::PPOLL | nr::PSELECT6 | nr::EPOLL_PWAIT | nr::EPOLL_PWAIT2 | nr::IO_PGETEVENTS | nr::RT_SIGSUSPEND)
+}
+
+/// The call that came by a signal and is served above this place of the stack.
+fn call_under_way(rsp: u64) -> Option<(Record, Below)> {
+    // Serving takes 1.6 KiB.
+    const FAR: u64 = 4096;
+    let mut at = rsp & !7;
+    while at < rsp.wrapping_add(FAR) {
+        if user::get::<u64>(at) == Ok(entry::trapped_after()) {
+            let below = user::get::<Below>(at).ok()?;
+            let record_at = at + size_of::<Below>() as u64;
+            let record = user::get::<Record>(record_at).ok()?;
+            // What an earlier one left, that a handler never returned to, lies elsewhere.
+            let its_place = record.rsp.wrapping_sub(128 + size_of::<Record>() as u64) & !15;
+            if its_place == record_at && user::get::<u16>(record.resume.wrapping_sub(2)) == Ok(SYSCALL) {
+                return Some((record, below));
+            }
+        }
+        at = at.wrapping_add(8);
+    }
+    None
 }

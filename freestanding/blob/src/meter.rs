@@ -52,6 +52,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         // A kick that came while this hit was pending is lost: SIGTRAP is not queued.
         interrupt::after_change(u);
     } else if signals::is_kick(i) {
+        process().own.kicked.fetch_add(1, Relaxed);
         // SAFETY: as above.
         interrupt::after_kick(unsafe { &mut *uc });
     // SAFETY: as above.

@@ -20,8 +20,14 @@ const SIGSEGV: u64 = 11;
 pub const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
 pub const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
 pub const SIGSEGV_BIT: u64 = 1 << (SIGSEGV - 1);
+/// A thread may send it to itself; what it says arrives however many signals wait, unlike SI_QUEUE's.
+const SI_USER: i32 = 0;
 /// SIGKILL and SIGSTOP.
 pub const NEVER_MASKED: u64 = 1 << 8 | 1 << 18;
+/// The signals by which C libraries act on their own threads: glibc's cancellation and setxid, musl's timers, cancellation
+/// and calls in all threads.
+pub const INTERNAL: u32 = 32;
+pub const INTERNALS: u32 = 3;
 /// The flags of a disposition that Linux knows; it drops others, by which programs find out.
 const SA_KNOWN: u64 = 0xdc00_0807;
 
@@ -61,6 +67,7 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
     let before = bits & BLOCKS;
     let mut copy = 0u64;
     let mut after = before;
+    let mut all = false;
     if a[1] != 0 {
         let Ok(set) = user::get::<u64>(a[1]) else { return as_is(nr::RT_SIGPROCMASK, a) };
         after = match a[0] as u32 {
@@ -69,6 +76,10 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
             2 => pack(set),
             _ => return as_is(nr::RT_SIGPROCMASK, a),
         };
+        all = set | NEVER_MASKED == !0 && a[0] as u32 != 1;
+        if !all && a[0] as u32 != 0 {
+            altstack::leave_shelter();
+        }
         copy = strip(set);
         a[1] = &raw const copy as u64;
     }
@@ -80,6 +91,9 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
     let r = as_is(nr::RT_SIGPROCMASK, a);
     if r < 0 {
         return r;
+    }
+    if all {
+        altstack::take_shelter();
     }
     if after != before {
         carried::store(bits & !BLOCKS | after);
@@ -142,20 +156,18 @@ fn take_pending(bits: u32, info: &mut [u64; 16]) -> Option<u64> {
 /// of the meter waits for the same thread is lost, since Linux keeps one of each.
 #[inline(never)]
 fn release(bits: u32) {
-    const SI_QUEUE: u32 = -1i32 as u32;
     if process().own.pending.load(Ordering::Relaxed) & bits == 0 {
         return;
     }
     let pid = sys::own(sys::GETPID, [0; 6]) as u64;
     let mut info = [0u64; 16];
-    (info[0], info[1], info[3]) = (SIGSYS, SI_QUEUE as u64, RELEASE_MAGIC);
+    (info[0], info[1], info[3]) = (SIGSYS, SI_USER as u64, RELEASE_MAGIC);
     sys::own(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, SIGSYS, &raw const info as u64, 0, 0]);
 }
 
 /// Whether a SIGSYS says that a signal that waited may come now.
 pub fn is_release(info: &SigInfo) -> bool {
-    const SI_QUEUE: i32 = -1;
-    info.code == SI_QUEUE && info.word1 == RELEASE_MAGIC
+    info.code == SI_USER && info.word1 == RELEASE_MAGIC
 }
 
 /// The signals that it was about, as far as the thread does not block them again. The others first: their handlers run
@@ -190,10 +202,12 @@ pub fn rt_sigpending(a: [u64; 6]) -> Ret {
     r
 }
 
-/// Whether a SIGTRAP says that the frame's rate has changed.
+/// Whether a SIGTRAP says that the frame's rate has changed. Where the user's RLIMIT_SIGPENDING is used up, Linux forgets
+/// what a signal of SI_QUEUE says, and shows it as one of nobody's.
 pub fn is_kick(info: &SigInfo) -> bool {
     const SI_QUEUE: i32 = -1;
-    info.code == SI_QUEUE && info.word1 == KICK_MAGIC
+    let says_nothing = info.code == SI_USER && info.word0 == 0;
+    info.code == SI_QUEUE && info.word1 == KICK_MAGIC || says_nothing
 }
 
 /// The same of what a wait for signals took.
@@ -230,9 +244,9 @@ pub fn rt_sigsuspend(a: [u64; 6]) -> Ret {
             let copy = strip(m);
             let _mask = TemporaryMask::begin(m);
             loop {
-                let seen = interrupt::handled();
+                let seen = interrupt::seen();
                 let r = sys::plain(nr::RT_SIGSUSPEND, [&raw const copy as u64, 8, 0, 0, 0, 0]);
-                if !interrupt::missed(r, copy) && !interrupt::was_a_hit(r, seen) {
+                if !interrupt::missed(r, copy, seen) && !interrupt::was_a_hit(r, seen) {
                     return r;
                 }
             }
@@ -402,7 +416,7 @@ pub fn own_page() {
 }
 
 /// Whether this process lives in another's memory, but has handlers of its own: a child of vfork before its exec.
-fn is_guest() -> bool {
+pub fn is_guest() -> bool {
     const KCMP_SIGHAND: u64 = 4;
     const ESRCH: Ret = -3;
     let me = sys::own(sys::GETPID, [0; 6]) as u32;
@@ -459,7 +473,8 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     let mut old = [0u64; 4];
     if new_at != 0 {
         new[3] = strip(new[3]);
-        if altstack::enters_through_us(&new) {
+        let is_internal = new[0] > 1 && (a[0] as u32).wrapping_sub(INTERNAL) < INTERNALS;
+        if is_internal || altstack::enters_through_us(&new) {
             remember_handler(a[0], &mut new);
         }
         a[1] = &raw const new as u64;

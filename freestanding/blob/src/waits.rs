@@ -45,7 +45,7 @@ fn is_timeout(number: u32, r: Ret) -> bool {
 /// The same of a call that Linux makes again when its process was stopped and continued: RESTART also where a hit
 /// prevented that.
 fn restartable(number: u32, a: [u64; 6], generation: u64) -> Ret {
-    let seen = interrupt::handled();
+    let seen = interrupt::seen();
     let r = timed(number, a, generation);
     if interrupt::was_a_hit(r, seen) { RESTART } else { r }
 }
@@ -185,8 +185,9 @@ pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
+        let seen = interrupt::seen();
         let r = milliseconds(nr::EPOLL_PWAIT, a, 3);
-        if !interrupt::missed(r, mask) {
+        if !interrupt::missed(r, mask, seen) {
             return r;
         }
     }
@@ -197,8 +198,9 @@ pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
+        let seen = interrupt::seen();
         let r = relative(nr::EPOLL_PWAIT2, a, 3);
-        if !interrupt::missed(r, mask) {
+        if !interrupt::missed(r, mask, seen) {
             return r;
         }
     }
@@ -209,8 +211,9 @@ pub fn ppoll(mut a: [u64; 6]) -> Ret {
     let (mut mask, mut call) = (u64::MAX, None);
     a[3] = mask_copy(a[3], a[4], &mut mask, &mut call);
     loop {
+        let seen = interrupt::seen();
         let r = in_out(nr::PPOLL, a, 2);
-        if !interrupt::missed(r, mask) {
+        if !interrupt::missed(r, mask, seen) {
             return r;
         }
     }
@@ -257,8 +260,9 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
         a[5] = &raw const packed as u64;
     }
     loop {
+        let seen = interrupt::seen();
         let r = if number == nr::PSELECT6 { in_out(number, a, 4) } else { io_wait(number, a) };
-        if !interrupt::missed(r, mask) {
+        if !interrupt::missed(r, mask, seen) {
             return r;
         }
     }
