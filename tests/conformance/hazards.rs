@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, run, run_with, target_dir, tool, value, values};
+use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, musl, run, run_with, target_dir, tool, value, values};
 
 /// One unmetered frame and a metered one.
 const TWO: [World; 2] = [World::Frame("1"), World::Frame("10")];
@@ -83,6 +83,17 @@ fn a_second_listener_is_refused() {
 #[test]
 fn threads_and_children_of_other_c_libraries() {
     conforms(&[&c("threads", false)], &FRAMES);
+    conforms(&[&c("library", false)], &[World::Frame("1"), World::Frame("4")]);
+}
+
+/// The same by musl itself, and others of the guests with it.
+#[test]
+fn programs_of_musl() {
+    let Some(library) = musl("library") else { return diecast_quiet::skipped("musl-gcc is not installed") };
+    conforms(&[&library], &[World::Frame("1"), World::Frame("4")]);
+    for other in ["processes", "signals", "altstacks"] {
+        conforms(&[&musl(other).expect("as the first")], &[World::Frame("4")]);
+    }
 }
 
 /// The unwinder finds its way through the blob and out of a trapped call.

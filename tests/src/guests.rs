@@ -60,6 +60,18 @@ pub fn c_with(name: &str, suffix: &str, flags: &[&str]) -> Option<String> {
     })
 }
 
+/// A C guest, static, with musl; None without its compiler.
+pub fn musl(name: &str) -> Option<String> {
+    let source = format!("{name}.c");
+    attempt(&format!("{name}-musl"), &[&source, "guest.h"], |dir, out| {
+        let mut c = Command::new("musl-gcc");
+        // Linux's own headers are where the other library's are.
+        c.args(["-static", "-O1", "-w", "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"]);
+        c.arg("-o").arg(out).arg(dir.join(&source));
+        c
+    })
+}
+
 /// A C++ guest; None without a compiler.
 pub fn cxx(name: &str) -> Option<String> {
     let source = format!("{name}.cc");

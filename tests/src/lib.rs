@@ -11,7 +11,7 @@ mod judge;
 pub mod net;
 mod runs;
 
-pub use guests::{c, c_with, cxx, go, java, rust, tiny, tool};
+pub use guests::{c, c_with, cxx, go, java, musl, rust, tiny, tool};
 pub use host::{real_ahead_ns, refuse};
 pub use judge::{Finding, judge, same_lines, value, values};
 pub use runs::{Run, World, alone, beside, diecast, full, run, run_with, target_dir};
