@@ -3,7 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use diecast_tests::{FRAMES, World, beside, c, c_with, conforms, cxx, musl, run, run_with, target_dir, tool, value, values};
+use diecast_tests::{
+    FRAMES, World, beside, c, c_with, conforms, cxx, musl, run, run_with, target_dir, tool, value, values,
+};
 
 /// One unmetered frame and a metered one.
 const TWO: [World; 2] = [World::Frame("1"), World::Frame("10")];
