@@ -324,6 +324,44 @@ static void vfork_handlers(void) {
         }
     }
 }
+// Nor does a handler that it sets reach its parent, with one on an alternate stack of whatever size; it runs in the child.
+static void on_each_in_child(int sig) { handled[0] += sig; }
+static void sets_handlers(int flags, long stack_len) {
+    static const int signals[] = {SIGTRAP, SIGSYS, SIGUSR1, SIGSEGV};
+    struct sigaction a = {.sa_handler = on_each, .sa_flags = flags}, seen;
+    stack_t stack = {.ss_sp = malloc(16384), .ss_size = stack_len}, none = {.ss_flags = SS_DISABLE};
+    for (int i = 0; i < 4; i++) sigaction(signals[i], &a, NULL);
+    handled[0] = 0;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        if (stack_len) R2(SYS_sigaltstack, &stack, NULL);
+        struct sigaction own = {.sa_handler = on_each_in_child, .sa_flags = flags}, was = {0}, now = {0};
+        sigaddset(&own.sa_mask, SIGSYS);
+        sigaction(SIGUSR1, &own, &was);
+        sigaction(SIGUSR1, NULL, &now);
+        kill(getpid(), SIGUSR1);
+        _exit((was.sa_handler == on_each) + 2 * (now.sa_handler == on_each_in_child) + 4 * (handled[0] == SIGUSR1));
+    }
+    done(pid, "vfork.sets_handlers");
+    for (int i = 0; i < 4; i++) {
+        sigaction(signals[i], NULL, &seen);
+        int before = handled[signals[i]];
+        kill(getpid(), signals[i]);
+        same("vfork.parents_handler", "%d %d %d %d %d %d", signals[i], flags, seen.sa_handler == on_each,
+             sigismember(&seen.sa_mask, SIGSYS), handled[signals[i]] - before, handled[0]);
+    }
+    R2(SYS_sigaltstack, &none, NULL);
+    free(stack.ss_sp);
+}
+static void vfork_sets_handlers(void) {
+    sets_handlers(0, 0);
+    sets_handlers(SA_ONSTACK, 8192);
+    sets_handlers(SA_ONSTACK, 16384);
+    // The parent's own stack is small.
+    stack_t small = {.ss_sp = malloc(8192), .ss_size = 8192};
+    R2(SYS_sigaltstack, &small, NULL);
+    sets_handlers(SA_ONSTACK, 0);
+}
 static void dispositions(void) {
     struct { void *f; unsigned long flags; void *restorer; uint64_t mask; } seen;
     for (int sig = 1; sig < 32; sig++) {
@@ -354,7 +392,8 @@ int main(int argc, char **argv) {
     } parts[] = {{"fork", by_fork}, {"vfork", by_vfork}, {"spawn", by_spawn}, {"system", by_system}, {"popen", by_popen},
         {"fexecve", by_fexecve}, {"memfd", by_memfd}, {"execveat", by_execveat}, {"script", by_script},
         {"thread", by_thread}, {"beside_threads", beside_threads}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
-        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}, {"vfork_handlers", vfork_handlers}};
+        {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}, {"vfork_handlers", vfork_handlers},
+        {"vfork_sets_handlers", vfork_sets_handlers}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (argc < 2 || !strcmp(argv[1], parts[i].name)) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     static const char *names[] = {"shell", "direct", "none", "plain", "rubbish", "empty"};

@@ -339,6 +339,20 @@ dc_onstack:
     jmp rcx
     .size dc_onstack, . - dc_onstack
 
+    .globl dc_guest
+    .hidden dc_guest
+    .type dc_guest, @function
+    # As dc_onstack, for handlers of a guest (signals.rs), where they are: the frame's first word is the handler.
+dc_guest:
+    movabs rax, {handled}
+    lock inc qword ptr [rax]
+    mov rcx, [rsp]
+    lea rax, [rip + dc_restorer]
+    mov [rsp], rax
+    xor eax, eax
+    jmp rcx
+    .size dc_guest, . - dc_guest
+
     .globl dc_apart
     .hidden dc_apart
     .type dc_apart, @function
@@ -597,6 +611,7 @@ address_of!(restorer, "dc_restorer");
 /// Bytes of it, up to where the instruction pointer is while the kernel serves its rt_sigreturn.
 pub const RESTORER_LEN: u64 = 9;
 address_of!(onstack_entry, "dc_onstack");
+address_of!(guests_entry, "dc_guest");
 address_of!(
     /// From here to [`wait_end`] nothing is decided yet.
     wait_begin,

@@ -372,8 +372,12 @@ pub fn handler_of(signo: u64) -> u64 {
     process().inherited.handlers.get(signo as u32 as usize).map_or(0, |h| h.load(Ordering::Acquire))
 }
 
+/// Puts `dc_onstack` before a handler. That of a guest is not remembered in its host's memory: the kernel hands it over in
+/// place of the restorer.
 fn remember_handler(signo: u64, action: &mut [u64; 4]) {
-    if let Some(h) = process().inherited.handlers.get(signo as u32 as usize) {
+    if is_guest() {
+        (action[0], action[2]) = (entry::guests_entry(), action[0]);
+    } else if let Some(h) = process().inherited.handlers.get(signo as u32 as usize) {
         h.store(action[0], Ordering::Release);
         action[0] = entry::onstack_entry();
     }
@@ -382,7 +386,9 @@ fn remember_handler(signo: u64, action: &mut [u64; 4]) {
 /// From now on the program's handlers with SA_ONSTACK are entered through `dc_onstack`: those that are there too.
 #[inline(never)]
 pub fn enter_through_us() {
-    if process().inherited.alt_used.swap(1, Ordering::AcqRel) != 0 {
+    // A guest's run in place: its host's handlers are not its to change.
+    let used = &process().inherited.alt_used;
+    if used.load(Ordering::Acquire) != 0 || is_guest() || used.swap(1, Ordering::AcqRel) != 0 {
         return;
     }
     for sig in (1..=64u64).filter(|s| virtual_action(*s).is_none()) {
@@ -489,10 +495,13 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     if old[0] == entry::onstack_entry() {
         old[0] = handler_before;
     }
+    if old[0] == entry::guests_entry() {
+        (old[0], old[2]) = (old[2], entry::restorer());
+    }
     let before = remembered.map_or(0, |m| m.load(Ordering::Relaxed));
     if new_at != 0
         && let Some(m) = remembered
-        && !(new[0] <= 1 && bits != before && is_guest())
+        && !(bits != before && is_guest())
     {
         m.store(bits, Ordering::Relaxed);
     }
