@@ -362,6 +362,32 @@ static void vfork_sets_handlers(void) {
     R2(SYS_sigaltstack, &small, NULL);
     sets_handlers(SA_ONSTACK, 0);
 }
+// clone3(args) with marks in the other registers; its child ends with 1 where its stack pointer and they are right.
+long clone3_at(long *args, void *top);
+__asm__("clone3_at:\n push %rbx\n push %r12\n mov %rdi, %rbx\n mov %rsi, %r12\n mov $88, %esi\n mov $77, %edx\n mov $78, %r10d\n"
+        "mov $79, %r8d\n mov $80, %r9d\n mov $435, %eax\n syscall\n test %rax, %rax\n jz 1f\n cmp $77, %rdx\n jne 3f\n"
+        "pop %r12\n pop %rbx\n ret\n"
+        "1: mov $2, %eax\n cmp %rsp, %r12\n jne 2f\n mov $3, %eax\n cmp %rdi, %rbx\n jne 2f\n cmp $88, %rsi\n jne 2f\n"
+        "cmp $77, %rdx\n jne 2f\n cmp $78, %r10\n jne 2f\n cmp $79, %r8\n jne 2f\n cmp $80, %r9\n jne 2f\n mov $1, %eax\n"
+        "2: mov %eax, %edi\n mov $60, %eax\n syscall\n 3: hlt\n");
+// A child of clone3 begins at the end of its stack, however small that is and whatever it shares with its parent.
+static void small_clones(void) {
+    enum { VM = 0x100, VFORK = 0x4000 };
+    static char stack[16384] __attribute__((aligned(16)));
+    static const int lens[] = {1, 16, 64, 256, 512, 1024, 1025, 4096}, flags[] = {0, VM, VFORK, VM | VFORK};
+    for (unsigned i = 0; i < sizeof lens / sizeof *lens; i++)
+        for (int f = 0; f < 8; f++) {
+            long args[11] = {flags[f / 2] | (f % 2 ? 1L << 32 : 0), 0, 0, 0, SIGCHLD, (long)stack + 16000 - lens[i], lens[i]};
+            int status, right = 0;
+            for (int n = 0; n < 20; n++) {
+                long pid = clone3_at(args, stack + 16000);
+                right += pid > 0 && waitpid(pid, &status, 0) == pid && status == 1 << 8;
+            }
+            same("clone3.small", "%d %lx %d", lens[i], args[0], right);
+        }
+    long empty[11] = {0, 0, 0, 0, SIGCHLD, (long)stack, 0};
+    SAME("clone3.empty", R2(435, empty, 88));
+}
 static void dispositions(void) {
     struct { void *f; unsigned long flags; void *restorer; uint64_t mask; } seen;
     for (int sig = 1; sig < 32; sig++) {
@@ -393,7 +419,7 @@ int main(int argc, char **argv) {
         {"fexecve", by_fexecve}, {"memfd", by_memfd}, {"execveat", by_execveat}, {"script", by_script},
         {"thread", by_thread}, {"beside_threads", beside_threads}, {"failures", failures}, {"failures_and_signals", failures_and_signals},
         {"threads", threads}, {"storm", storm}, {"daemon", daemon_}, {"auxv", auxv}, {"vfork_handlers", vfork_handlers},
-        {"vfork_sets_handlers", vfork_sets_handlers}};
+        {"vfork_sets_handlers", vfork_sets_handlers}, {"small_clones", small_clones}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (argc < 2 || !strcmp(argv[1], parts[i].name)) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     static const char *names[] = {"shell", "direct", "none", "plain", "rubbish", "empty"};

@@ -62,6 +62,7 @@ unsafe impl user::Plain for Below {}
 
 /// Registers to restore after clone3, once for the parent and once for the child.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Resume {
     pub resume: u64,
     pub rdi: u64,
@@ -71,6 +72,8 @@ pub struct Resume {
     pub r8: u64,
     pub r9: u64,
     pub rsp: u64,
+    /// Address of a word that the child clears when it has read all this; 0 = none.
+    pub lent: u64,
 }
 
 /// A record for clone3: the call's registers as prepared, and room for copies.
@@ -86,13 +89,14 @@ pub struct CloneRecord {
     pub clear: u64,
     pub pad: u64,
     pub resume: Resume,
+    pub for_child: Resume,
     pub copy: [u64; 16],
 }
 
 const _: () = {
     assert!(size_of::<Record>() == 80 && size_of::<Record>() <= 128);
     assert!(offset_of!(CloneRecord, args) == 80);
-    assert!(size_of::<Resume>() == 64);
+    assert!(size_of::<Resume>() == 72 && size_of::<CloneRecord>().is_multiple_of(16));
 };
 
 /// Where the program's handlers are kept that are entered through `dc_onstack`.
@@ -257,10 +261,18 @@ dc_clone3:
     mov eax, 435
     syscall
     test rax, rax
-    jnz 2f
+    jz 9f
+    jns 2f
+    # No child reads it.
+    mov r9, [r9 + 64]
+    test r9, r9
+    jz 2f
+    mov qword ptr [r9], 0
+    jmp 2f
+9:
     mov r8, r9
     test r10, r10
-    jz 2f
+    jz 8f
     # The child, before it goes on: handlers to default by hand, below everything that is in use.
     mov rsp, r8
     sub rsp, 256
@@ -272,6 +284,21 @@ dc_clone3:
     pop r8
     pop r8
     xor eax, eax
+8:
+    # What it reads from a stack of the blob's it gives back, with its result, which is zero.
+    cmp [r8 + 64], rax
+    je 2f
+    mov rcx, [r8]
+    mov rdi, [r8 + 8]
+    mov rsi, [r8 + 16]
+    mov rdx, [r8 + 24]
+    mov r10, [r8 + 32]
+    mov r9, [r8 + 48]
+    mov rsp, [r8 + 56]
+    mov r11, [r8 + 64]
+    mov r8, [r8 + 40]
+    mov [r11], rax
+    jmp rcx
 2:
     mov rcx, [r8]
     mov rdi, [r8 + 8]

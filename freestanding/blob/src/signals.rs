@@ -593,8 +593,17 @@ const CLONE_VM: u64 = 0x100;
 pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
     let b = &r.base;
     (r.args, r.size, r.clear) = (b.rdi, b.rsi, 0);
-    r.resume =
-        Resume { resume: b.resume, rdi: b.rdi, rsi: b.rsi, rdx: b.rdx, r10: b.r10, r8: b.r8, r9: b.r9, rsp: b.rsp };
+    r.resume = Resume {
+        resume: b.resume,
+        rdi: b.rdi,
+        rsi: b.rsi,
+        rdx: b.rdx,
+        r10: b.r10,
+        r8: b.r8,
+        r9: b.r9,
+        rsp: b.rsp,
+        lent: 0,
+    };
     r.parent = &raw const r.resume as u64;
     r.child = r.parent;
     // Fields: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, ...
@@ -623,23 +632,33 @@ pub extern "C" fn prepare_clone3(r: &mut CloneRecord) {
         r.copy[0] = flags & !CLONE_CLEAR_SIGHAND;
         r.clear = if flags & CLONE_VM == 0 { 1 } else { 2 };
     }
-    let top = r.copy[5].wrapping_add(r.copy[6]);
-    if r.copy[5] != 0 && r.copy[6] > 1024 {
-        let at = (top - size_of::<Resume>() as u64) & !7;
-        let child = Resume {
-            rsp: top,
-            resume: r.resume.resume,
-            rdi: r.resume.rdi,
-            rsi: r.resume.rsi,
-            rdx: r.resume.rdx,
-            r10: r.resume.r10,
-            r8: r.resume.r8,
-            r9: r.resume.r9,
-        };
-        let words = [child.resume, child.rdi, child.rsi, child.rdx, child.r10, child.r8, child.r9, child.rsp];
-        if user::put(at, words).is_ok() {
-            r.child = at;
-        }
+    if r.copy[5] != 0 && r.copy[6] != 0 {
+        let top = r.copy[5].wrapping_add(r.copy[6]);
+        place_child(r, flags, top);
+    }
+}
+
+/// Puts what the child of a call with a new stack needs where it finds it: at that stack's top if there is room, which
+/// [`reset_handlers`] needs too. Else where the record is, if that stays, or on a stack of the blob's.
+#[inline(never)]
+fn place_child(r: &mut CloneRecord, flags: u64, top: u64) {
+    const ROOM: u64 = 1024;
+    const CLONE_VFORK: u64 = 0x4000;
+    let b = &r.base;
+    let at = (top - size_of::<Resume>() as u64) & !7;
+    if r.copy[6] > ROOM && user::put(at, [b.resume, b.rdi, b.rsi, b.rdx, b.r10, b.r8, b.r9, top, 0]).is_ok() {
+        r.child = at;
+    } else if flags & (CLONE_VM | CLONE_VFORK) != CLONE_VM {
+        r.for_child = Resume { rsp: top, ..r.resume };
+        r.child = &raw const r.for_child as u64;
+    } else if let Some((end, owner)) = altstack::lend() {
+        let at = end - 128;
+        // SAFETY: a stack of ours that nobody else uses.
+        unsafe { (at as *mut Resume).write(Resume { rsp: top, lent: owner, ..r.resume }) };
+        r.child = at;
+    } else {
+        // The kernel has EINVAL for it.
+        r.copy[0] = u64::MAX;
     }
 }
 
