@@ -166,6 +166,11 @@ fn cpu_time_agrees_with_itself_and_timers_count_it() {
 
 /// Cores, real-time policies and nice values: the same as natively on as many cores.
 #[test]
+fn timers_and_sleeps_by_cpu_clocks_are_the_programs() {
+    conforms(&[&c("cputimers", false)], &FRAMES);
+}
+
+#[test]
 fn cores_and_policies_are_judged_remembered_and_inherited() {
     conforms(&[&c("cores", false)], &FRAMES);
 }

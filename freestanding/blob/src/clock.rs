@@ -385,7 +385,7 @@ pub fn by_one_rate(mut call: impl FnMut(u32) -> Ret) -> Ret {
 
 /// A deadline to wait for, with the machine's slack.
 pub fn wait_until(clock: i32, t: Timespec) -> Timespec {
-    if is_cpu(clock) { abs_in(clock, t) } else { with_slack(abs_in(clock, t)) }
+    with_slack(abs_in(clock, t))
 }
 
 fn with_slack(real: Timespec) -> Timespec {

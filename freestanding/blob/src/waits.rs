@@ -97,24 +97,58 @@ pub fn nanosleep(a: [u64; 6]) -> Ret {
 pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[2]) else { return as_is(nr::CLOCK_NANOSLEEP, a) };
     let id = a[0] as i32;
+    if clock::is_cpu(id) {
+        return cpu_sleep(a, id, t);
+    }
     if a[1] & 1 != 0 {
         return absolute(nr::CLOCK_NANOSLEEP, a, 2, id);
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
     let wait = Wait::new(t);
-    let mut cpu = clock::rel_in(id, t);
     let r = loop {
-        let (real, generation) = if clock::is_cpu(id) { (cpu, clock::generation()) } else { wait.left() };
+        let (real, generation) = wait.left();
         let call = [a[0], a[1], &raw const real as u64, &raw mut left as u64, 0, 0];
         let r = restartable(nr::CLOCK_NANOSLEEP, call, generation);
         if r != RESTART {
             break r;
         }
-        if left.sec | left.nsec != 0 {
-            cpu = left;
-        }
     };
     if r == EINTR && a[3] != 0 && user::put(a[3], remaining(t, left)).is_err() { EFAULT } else { r }
+}
+
+/// A sleep by a CPU clock. The kernel's has what the meter uses meanwhile too: it is asked again until the program's own
+/// says that the sleep is over.
+#[inline(never)]
+fn cpu_sleep(a: [u64; 6], id: i32, t: Timespec) -> Ret {
+    const TIMER_ABSTIME: u64 = 1;
+    let read = || clock::read(id).map(clock::ns_of);
+    let Ok(mut at) = read() else { return as_is(nr::CLOCK_NANOSLEEP, a) };
+    let asked = clock::ns_of(t);
+    let absolute = a[1] & TIMER_ABSTIME != 0;
+    let end = if absolute { asked } else { at.saturating_add(asked) };
+    let r = loop {
+        let left = if end == u64::MAX { FOREVER } else { clock::timespec(end.saturating_sub(at)) };
+        // Of zero the kernel says what is wrong with the clock, else nothing.
+        let real = clock::rel_in(id, left);
+        let call = [a[0], 0, &raw const real as u64, 0, 0, 0];
+        let r = restartable(nr::CLOCK_NANOSLEEP, call, clock::generation());
+        if r != 0 && r != RESTART && r != EINTR {
+            break r;
+        }
+        // A clock that has gone with its process gives no more.
+        let Ok(now) = read() else { break r };
+        at = now;
+        if r != RESTART && at >= end {
+            break 0;
+        }
+        if r == EINTR {
+            break r;
+        }
+    };
+    if r == EINTR && !absolute && a[3] != 0 {
+        return user::put(a[3], clock::timespec(end.saturating_sub(at).min(asked))).err().unwrap_or(r);
+    }
+    r
 }
 
 /// poll, epoll_wait and epoll_pwait: an int of milliseconds in argument `at`, positive.
