@@ -1,6 +1,6 @@
-// Sleeps that count CPU time.
+// Timers and sleeps that count CPU time.
 //
-// Covers: clock_nanosleep
+// Covers: timer_settime timer_create setitimer getitimer clock_nanosleep
 #include "guest.h"
 #include <pthread.h>
 
@@ -11,6 +11,47 @@ static void burn(long ns) {
 static void *burn_300(void *unused) {
     burn(300 * MS);
     return unused;
+}
+
+static timer_t timer_of(clockid_t id) {
+    timer_t t;
+    struct sigevent e = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
+    sigset_t block;
+    sigemptyset(&block);
+    sigaddset(&block, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &block, NULL);
+    if (timer_create(id, &e, &t)) _exit(91);
+    return t;
+}
+// The signal that a timer sends, within so much of MONOTONIC.
+static long told(long within) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    ts_t t = ts_of(within);
+    return sigtimedwait(&set, NULL, &t);
+}
+
+// An instant that has passed fires at once, although nothing runs.
+static void past(void) {
+    timer_t t = timer_of(CLOCK_PROCESS_CPUTIME_ID);
+    struct itimerspec s = {{0, 0}, {0, 1}}, got;
+    long m = mono();
+    timer_settime(t, TIMER_ABSTIME, &s, NULL);
+    SAME("past.signal", told(SEC) == SIGUSR1);
+    line("wait past 0 %ld", mono() - m);
+    timer_gettime(t, &got);
+    same("past.left", "%ld", ns_of(got.it_value));
+    SAME("past.once", told(10 * MS) == SIGUSR1);
+    s.it_interval = ts_of(30 * MS);
+    timer_settime(t, TIMER_ABSTIME, &s, NULL);
+    SAME("past.periodic", told(SEC) == SIGUSR1);
+    timer_gettime(t, &got);
+    line("range past.next 1 %ld 30000000", ns_of(got.it_value));
+    long p = now(CLOCK_PROCESS_CPUTIME_ID);
+    burn(50 * MS);
+    SAME("past.again", told(0) == SIGUSR1);
+    line("range past.again 30000000 %ld 80000000", now(CLOCK_PROCESS_CPUTIME_ID) - p);
 }
 
 // A sleep by the process's CPU time lasts that long by its own clock.
@@ -45,11 +86,73 @@ static void interrupted(void) {
     line("range sleep.left 9900000000 %ld 10000000000", ns_of(left));
 }
 
-int main(void) {
+static volatile int profiled;
+static void count(int sig) { profiled += sig == SIGPROF; }
+static long us_of(struct timeval t) { return t.tv_sec * 1000000L + t.tv_usec; }
+
+// A child of vfork has timers of its own, in its parent's memory.
+static void guests(void) {
+    on_signal(SIGPROF, 0, count);
+    timer_t t = timer_of(CLOCK_MONOTONIC);
+    pid_t pid = vfork();
+    if (pid == 0) {
+        struct itimerval i = {{0, 0}, {0, 50000}}, got = {{0, 0}, {0, 0}};
+        R3(SYS_setitimer, ITIMER_PROF, &i, NULL);
+        R2(SYS_getitimer, ITIMER_PROF, &got);
+        line("range guest.left 1 %ld 60000", us_of(got.it_value));
+        struct sigevent e = {.sigev_notify = SIGEV_NONE};
+        int id = -1;
+        R3(SYS_timer_create, CLOCK_PROCESS_CPUTIME_ID, &e, &id);
+        struct itimerspec s = {{0, 0}, ts_of(50 * MS)};
+        SAME("guest.timer", R4(SYS_timer_settime, id, 0, &s, NULL));
+        execl("/bin/true", "true", NULL);
+        _exit(1);
+    }
+    waitpid(pid, NULL, 0);
+    burn(200 * MS);
+    same("guest.profiled", "%d", profiled);
+    struct itimerspec s = {{0, 0}, ts_of(20 * MS)};
+    long m = mono();
+    timer_settime(t, 0, &s, NULL);
+    SAME("guest.parents", told(SEC) == SIGUSR1);
+    line("wait guest.parents 20000000 %ld", mono() - m);
+}
+
+// What is left of ITIMER_PROF and ITIMER_VIRTUAL outlives the image, the interval too.
+static void over_exec(void) {
+    struct itimerval p = {{0, 30000}, {0, 200000}}, v = {{0, 0}, {10, 0}};
+    on_signal(SIGPROF, 0, SIG_IGN);
+    setitimer(ITIMER_PROF, &p, NULL);
+    setitimer(ITIMER_VIRTUAL, &v, NULL);
+    burn(100 * MS);
+    execl("/proc/self/exe", "cputimers", "after", NULL);
+}
+static void after_exec(void) {
+    struct itimerval p, v;
+    getitimer(ITIMER_PROF, &p);
+    getitimer(ITIMER_VIRTUAL, &v);
+    long c = now(CLOCK_PROCESS_CPUTIME_ID);
+    line("range exec.prof 60000 %ld 115000", us_of(p.it_value));
+    line("range exec.virtual 9800000 %ld 10010000", us_of(v.it_value));
+    same("exec.interval", "%ld %ld", us_of(p.it_interval), us_of(v.it_interval));
+    on_signal(SIGPROF, 0, count);
+    while (profiled < 1) {}
+    // Of the kernel's it is a tick or two late, and it counts by ticks.
+    line("range exec.fires %ld %ld %ld", us_of(p.it_value) * 1000 - 10 * MS, now(CLOCK_PROCESS_CPUTIME_ID) - c, 150 * MS);
+    while (profiled < 4) {}
+    line("range exec.periods 120000000 %ld 280000000", now(CLOCK_PROCESS_CPUTIME_ID) - c);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && argv[1][0] == 'a') {
+        after_exec();
+        return 0;
+    }
     static const struct {
         const char *name;
         void (*f)(void);
-    } parts[] = {{"sleeps", sleeps}, {"interrupted", interrupted}};
+    } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests},
+        {"over_exec", over_exec}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;
 }

@@ -77,6 +77,7 @@ pub const GETPID: u32 = 39;
 pub const KCMP: u32 = 312;
 pub const ARCH_PRCTL: u32 = 158;
 pub const MADVISE: u32 = 28;
+pub const RT_SIGQUEUEINFO: u32 = 129;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;
 pub const CAPGET: u32 = 125;
 pub const GETTID: u32 = 186;

@@ -9,18 +9,28 @@ use diecast_core_syscalls::nr;
 use crate::clock::{self, MONOTONIC};
 use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Pair, Timespec, Timeval};
-use crate::{cputimers, process, sockets};
+use crate::{cputimers, process, signals, sockets};
 
 /// This image sets timers that run in the kernel and are its own: whoever pauses the lab has to know.
 pub fn note_timers(how: u32) {
     process().own.timers.fetch_max(how, Ordering::Relaxed);
 }
 
-/// The same of ITIMER_REAL, which the image before this one may have set.
+/// The interval timers that the image before this one may have set.
+#[inline(never)]
 pub fn note_inherited() {
-    let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
-    if sys::own(nr::GETITIMER, [0, &raw mut now as u64, 0, 0, 0, 0]) == 0 && us(now.value) != 0 {
-        note_timers(1);
+    for which in 0..=2 {
+        let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
+        let r = sys::own(nr::GETITIMER, [which as u64, &raw mut now as u64, 0, 0, 0, 0]);
+        if r != 0 || us(now.value) == 0 {
+            continue;
+        }
+        if which == 0 {
+            note_timers(1);
+        } else {
+            let (value, interval) = spans(now);
+            cputimers::inherit(which, value, interval);
+        }
     }
 }
 
@@ -122,11 +132,14 @@ fn spans(p: Pair<Timeval>) -> (u64, u64) {
 
 /// ITIMER_VIRTUAL and ITIMER_PROF as they are now, in virtual CPU time.
 fn cpu_itimer_left(which: u64, kernel: Pair<Timeval>) -> Pair<Timeval> {
-    let (value, interval) = if cputimers::counts(clock::PROCESS_CPU) {
-        cputimers::left(cputimers::index_of_itimer(which as u32))
-    } else {
+    let (value, interval) = if !cputimers::counts(clock::PROCESS_CPU) {
         let (v, i) = spans(kernel);
         (clock::span_out(clock::PROCESS_CPU, v), clock::span_out(clock::PROCESS_CPU, i))
+    } else if signals::is_guest() {
+        let (v, i) = spans(kernel);
+        (cputimers::held_out(v), cputimers::held_out(i))
+    } else {
+        cputimers::left(cputimers::index_of_itimer(which as u32))
     };
     Pair { interval: timeval(interval), value: timeval(value) }
 }
@@ -143,10 +156,14 @@ fn set_cpu_itimer(a: [u64; 6]) -> Ret {
     sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
     let old = cpu_itimer_left(a[0], now);
     let (value, interval) = spans(new);
-    let (value, interval) = if cputimers::counts(clock::PROCESS_CPU) {
-        cputimers::keep(cputimers::index_of_itimer(a[0] as u32), false, value, interval)
-    } else {
+    let (value, interval) = if !cputimers::counts(clock::PROCESS_CPU) {
         (clock::span_in(clock::PROCESS_CPU, value), clock::span_in(clock::PROCESS_CPU, interval))
+    } else if signals::is_guest() {
+        // The page is its parent's: the next image finds what is left.
+        (cputimers::held(value), cputimers::held(interval))
+    } else {
+        let (value, interval) = cputimers::keep(cputimers::index_of_itimer(a[0] as u32), false, value, interval);
+        (value.unwrap_or(0), interval)
     };
     let real = Pair { interval: timeval(interval), value: timeval(value) };
     let r = sys::plain(nr::SETITIMER, [a[0], &raw const real as u64, 0, 0, 0, 0]);
@@ -200,6 +217,7 @@ pub fn timer_create(a: [u64; 6]) -> Ret {
     if r == 0
         && let Ok(id) = user::get::<u32>(a[2])
         && let Some(c) = process().timer_clock.get(id as usize)
+        && !signals::is_guest()
     {
         // Asked for by another thread, "this thread's" must still be the creator's.
         let id = if a[0] as i32 == clock::THREAD_CPU { (!sys::gettid()) << 3 | 6 } else { a[0] as u32 };
@@ -222,6 +240,11 @@ pub fn timer_clock(id: u64) -> i32 {
 /// Whether a word of the table is of a timer that steps of the clock move.
 pub fn is_at_wall_time(known: u32) -> bool {
     known & !0xf == TIMER_AT_WALL_TIME
+}
+
+/// The same, or as the kernel says where the table is another process's, which is whether it is.
+fn clock_and_guest(id: u64) -> (i32, bool) {
+    if signals::is_guest() { (kernels_timer_clock(id as u32), true) } else { (timer_clock(id), false) }
 }
 
 /// Before a timer of this clock is set: whether it is to an instant that steps move, and how far that clock is ahead now.
@@ -331,7 +354,7 @@ fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
     };
     let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
     let r = clock::by_one_rate(|made| {
-        if number == nr::TIMER_SETTIME {
+        if number == nr::TIMER_SETTIME && !signals::is_guest() {
             note_wall_time(a[0], id, a[1] & 1 != 0);
         }
         let real = spec_in(id, a[1] & 1 != 0, new);
@@ -367,16 +390,16 @@ fn is_kept(id: i32, timer: u64) -> bool {
 }
 
 pub fn timer_settime(a: [u64; 6]) -> Ret {
-    let id = timer_clock(a[0]);
+    let (id, guest) = clock_and_guest(a[0]);
     if !clock::is_cpu(id) {
         note_timers(if a[0] as u32 as usize >= TIMERS_MAX { 2 } else { 1 });
     }
-    if is_kept(id, a[0]) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
+    if !guest && is_kept(id, a[0]) { set_cpu_timer(a) } else { settime(nr::TIMER_SETTIME, a, id) }
 }
 
 pub fn timer_gettime(a: [u64; 6]) -> Ret {
-    let id = timer_clock(a[0]);
-    if is_kept(id, a[0]) { get_cpu_timer(a) } else { gettime(nr::TIMER_GETTIME, a, id) }
+    let (id, guest) = clock_and_guest(a[0]);
+    if !guest && is_kept(id, a[0]) { get_cpu_timer(a) } else { gettime(nr::TIMER_GETTIME, a, id) }
 }
 
 fn cpu_timer_left(id: u64) -> Pair<Timespec> {
@@ -392,9 +415,14 @@ fn set_cpu_timer(a: [u64; 6]) -> Ret {
     };
     let old = cpu_timer_left(a[0]);
     let (value, interval) = (clock::ns_of(new.value), clock::ns_of(new.interval));
-    let (value, interval) = cputimers::keep(a[0] as u32 as usize, a[1] & 1 != 0, value, interval);
-    let real = Pair { interval: clock::timespec(interval), value: clock::timespec(value) };
-    let r = sys::plain(nr::TIMER_SETTIME, [a[0], 0, &raw const real as u64, 0, 0, 0]);
+    let index = a[0] as u32 as usize;
+    let (span, interval) = cputimers::keep(index, a[1] & 1 != 0, value, interval);
+    let (flags, value) = match span {
+        Some(ns) => (0, clock::timespec(ns)),
+        None => (cputimers::TIMER_ABSTIME, cputimers::passed(index)),
+    };
+    let real = Pair { interval: clock::timespec(interval), value };
+    let r = sys::plain(nr::TIMER_SETTIME, [a[0], flags, &raw const real as u64, 0, 0, 0]);
     if r == 0 && a[3] != 0 { user::put(a[3], old).err().unwrap_or(0) } else { r }
 }
 
