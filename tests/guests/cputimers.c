@@ -1,8 +1,9 @@
-// Timers and sleeps that count CPU time.
+// Timers and sleeps that count CPU time, and CPU clocks of others.
 //
-// Covers: timer_settime timer_create setitimer getitimer clock_nanosleep
+// Covers: timer_settime timer_create setitimer getitimer clock_nanosleep clock_gettime getrusage
 #include "guest.h"
 #include <pthread.h>
+#include <sys/resource.h>
 
 static void burn(long ns) {
     long until = now(CLOCK_THREAD_CPUTIME_ID) + ns;
@@ -143,6 +144,60 @@ static void after_exec(void) {
     line("range exec.periods 120000000 %ld 280000000", now(CLOCK_PROCESS_CPUTIME_ID) - c);
 }
 
+static volatile int stop;
+static void *spin(void *unused) {
+    while (!stop) {}
+    return unused;
+}
+
+// CPU clocks of another thread and of a child don't go back, nor does the usage of a thread.
+static void backwards(void) {
+    pthread_t t;
+    clockid_t id;
+    pthread_create(&t, NULL, spin, NULL);
+    pthread_getcpuclockid(t, &id);
+    long last = 0, back = 0, first = now(id), m = mono() + 200 * MS;
+    while (mono() < m) {
+        long c = now(id);
+        back += c < last;
+        last = c;
+    }
+    stop = 1;
+    pthread_join(t, NULL);
+    same("back.thread", "%ld", back);
+    line("range back.thread.ran 10000000 %ld 220000000", last - first);
+    pid_t pid = fork();
+    if (pid == 0) {
+        stop = 0;
+        pthread_create(&t, NULL, spin, NULL);
+        burn(80 * MS);
+        stop = 1;
+        pthread_join(t, NULL);
+        burn(60 * MS);
+        _exit(0);
+    }
+    clock_getcpuclockid(pid, &id);
+    for (last = back = 0; waitpid(pid, NULL, WNOHANG) == 0; nanosleep(&(ts_t){0, 200000}, NULL)) {
+        long c = now(id);
+        back += c < last;
+        last = c > last ? c : last;
+    }
+    same("back.child", "%ld", back);
+    line("range back.child.ran 100000000 %ld 260000000", last);
+    long user = 0, system = 0, users = 0, systems = 0, until = now(CLOCK_THREAD_CPUTIME_ID) + 200 * MS;
+    burn(MS);
+    while (now(CLOCK_THREAD_CPUTIME_ID) < until) {
+        struct rusage r;
+        for (int k = 0; k < 50; k++) R0(SYS_getppid);
+        getrusage(RUSAGE_THREAD, &r);
+        users += us_of(r.ru_utime) < user;
+        systems += us_of(r.ru_stime) < system;
+        user = us_of(r.ru_utime);
+        system = us_of(r.ru_stime);
+    }
+    same("back.usage", "%ld %ld", users, systems);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && argv[1][0] == 'a') {
         after_exec();
@@ -152,7 +207,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests},
-        {"over_exec", over_exec}};
+        {"over_exec", over_exec}, {"backwards", backwards}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;
 }

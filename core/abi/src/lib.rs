@@ -174,6 +174,27 @@ impl ThreadSlot {
     }
 }
 
+/// Highest virtual CPU times that were shown of a thread with a slot, and of the process whose first thread it is: what a
+/// hit costs is known at its end only, and no clock must go back.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct Shown {
+    pub thread_ns: AtomicU64,
+    pub user_ns: AtomicU64,
+    pub system_ns: AtomicU64,
+    pub process_ns: AtomicU64,
+}
+
+impl Shown {
+    /// For a new thread.
+    #[inline(always)]
+    pub fn forget(&self) {
+        for ns in [&self.thread_ns, &self.user_ns, &self.system_ns, &self.process_ns] {
+            ns.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Counts that the blob keeps for the fidelity monitor.
 #[repr(C)]
 pub struct Counters {
@@ -279,6 +300,8 @@ pub struct NodePage {
     pub counters: Counters,
     pub slots: [ThreadSlot; SLOTS_MAX],
     pub sched: SchedTable,
+    /// One for each of `slots`.
+    pub shown: [Shown; SLOTS_MAX],
 }
 
 /// A virtual signal disposition, as the program set it.
@@ -593,6 +616,15 @@ impl NodePage {
             }
         }
         None
+    }
+
+    /// What was shown of such a thread.
+    #[inline(never)]
+    pub fn shown(&self, tid: u32) -> Option<&Shown> {
+        let first = slot_hash(tid);
+        let mut places = (0..SLOT_PROBES).map(|i| (first + i) % SLOTS_MAX);
+        let at = places.find(|at| self.slots.get(*at).is_some_and(|s| s.tid.load(Ordering::Relaxed) == tid))?;
+        self.shown.get(at)
     }
 
     /// The ledger's entries, one per virtual CPU.

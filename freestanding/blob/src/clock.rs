@@ -206,22 +206,43 @@ pub fn thread_cost(tid: u32) -> u64 {
     node().slot(tid).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed))
 }
 
-/// What the meter cost of so much time on the CPU clock of a process or thread by number. Another process's page is
-/// private: it is that of its first thread where this used most of the time, else estimated. That of a thread without a
-/// slot is not known.
-fn cost_of(clock: i32, real_ns: u64) -> u64 {
+/// The CPU clock of a process or thread by number.
+fn cpu_by_number(clock: i32, real_ns: u64) -> Timespec {
     const THREAD: i32 = 4;
     let id = !(clock >> 3) as u32;
     if clock & THREAD != 0 {
-        thread_cost(if id == 0 { sys::gettid() } else { id })
+        cpu_of_thread(if id == 0 { sys::gettid() } else { id }, real_ns)
     } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
-        process().own.cost_ns.load(Ordering::Relaxed)
+        own_cpu(real_ns)
     } else {
-        match node().slot(id) {
-            Some(s) if s.last_cpu_ns.load(Ordering::Relaxed) > real_ns / 2 => s.cost_ns.load(Ordering::Relaxed),
-            _ => usage::cost_of_others(real_ns),
-        }
+        cpu_of_process(id, real_ns)
     }
+}
+
+/// This process's CPU clock. A hit's cost is known at its end only: other threads must not see time go back.
+fn own_cpu(real_ns: u64) -> Timespec {
+    let own = &process().own;
+    let v = ns_of(cpu_out(real_ns, own.cost_ns.load(Ordering::Relaxed)));
+    timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
+}
+
+/// The same of a thread. What the meter cost one without a slot is not known.
+#[inline(never)]
+fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
+    let v = cpu_out(real_ns, thread_cost(tid));
+    node().shown(tid).map_or(v, |s| timespec(usage::monotone_of(&s.thread_ns, ns_of(v))))
+}
+
+/// The same of another process. Its page is private: what the meter cost is known of its first thread, and estimated for
+/// what others used.
+#[inline(never)]
+fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
+    let (known, rest) = node().slot(pid).map_or((0, real_ns), |s| {
+        let of_first = s.last_cpu_ns.load(Ordering::Relaxed);
+        (s.cost_ns.load(Ordering::Relaxed), real_ns.saturating_sub(of_first))
+    });
+    let v = cpu_out(real_ns, known.saturating_add(usage::cost_of_others(rest)));
+    node().shown(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v))))
 }
 
 #[inline(never)]
@@ -233,15 +254,10 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
     }
     let ns = ns_of(t);
     Ok(match clock {
-        THREAD_CPU => cpu_out(ns, thread_cost(sys::gettid())),
-        PROCESS_CPU => {
-            // A hit's cost is known at its end only: other threads must not see time go back.
-            let own = &process().own;
-            let v = ns_of(cpu_out(ns, own.cost_ns.load(Ordering::Relaxed)));
-            timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
-        }
+        THREAD_CPU => cpu_of_thread(sys::gettid(), ns),
+        PROCESS_CPU => own_cpu(ns),
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
-        c if c < 0 && c & 3 != 3 => cpu_out(ns, cost_of(c, ns)),
+        c if c < 0 && c & 3 != 3 => cpu_by_number(c, ns),
         REALTIME_ALARM | BOOTTIME_ALARM => timespec_signed((mono_now() as i64).wrapping_add(ahead(clock))),
         _ => t,
     })

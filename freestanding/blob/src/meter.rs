@@ -92,6 +92,9 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
                 v.store(0, Relaxed);
             }
             s.busy.store(0, Relaxed);
+            if let Some(shown) = node().shown(tid) {
+                shown.forget();
+            }
             process().own.threads_hit.fetch_add(1, Relaxed);
             return Some((s, true));
         }

@@ -47,6 +47,11 @@ pub fn cost_of_others(real_ns: u64) -> u64 {
 /// Real user and system time into virtual ones; what the meter cost is taken from both alike.
 pub fn split(real: Split, cost_ns: u64) -> Split {
     let total = real.user.saturating_add(real.system);
+    if cost_ns == 0 {
+        // Each by itself, so that neither goes back.
+        let of = |ns| node().slowness().mul_floor(ns);
+        return Split { user: of(real.user), system: of(real.system) };
+    }
     let v = node().slowness().mul_floor(total.saturating_sub(cost_ns));
     let (mut part, mut whole) = (real.user, total);
     while whole >> 32 != 0 {
@@ -60,6 +65,15 @@ pub fn split(real: Split, cost_ns: u64) -> Split {
 /// Never less than what was shown before: parts and costs change as time goes on.
 fn monotone(shown: &AtomicU64, ns: u64) -> u64 {
     shown.fetch_max(ns, Relaxed).max(ns)
+}
+
+/// The same of a thread or process by number, which may be another's by now: then by more than a hit could take.
+pub fn monotone_of(shown: &AtomicU64, ns: u64) -> u64 {
+    const BACK_MAX_NS: u64 = 100_000_000;
+    if shown.load(Relaxed) > ns.saturating_add(BACK_MAX_NS) {
+        shown.store(ns, Relaxed);
+    }
+    monotone(shown, ns)
 }
 
 /// The first four words of a `struct rusage`.
@@ -92,7 +106,14 @@ fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
             let t = split(real, own.cost_ns.load(Relaxed));
             Split { user: monotone(&own.shown_user_ns, t.user), system: monotone(&own.shown_system_ns, t.system) }
         }
-        THREAD => split(real, clock::thread_cost(sys::gettid())),
+        THREAD => {
+            let tid = sys::gettid();
+            let t = split(real, clock::thread_cost(tid));
+            node().shown(tid).map_or(t, |s| Split {
+                user: monotone_of(&s.user_ns, t.user),
+                system: monotone_of(&s.system_ns, t.system),
+            })
+        }
         _ => split(real, cost_of_others(real.user + real.system)),
     };
     times_out(words, t);
