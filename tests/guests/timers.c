@@ -2,6 +2,7 @@
 //
 // Covers: getitimer setitimer alarm timer_create timer_settime timer_gettime timerfd_settime timerfd_gettime keyctl
 #include "guest.h"
+#include <sys/resource.h>
 #include <sys/timerfd.h>
 
 static volatile int fired;
@@ -225,6 +226,34 @@ static void timerfd_periodic(void) {
     waitpid(pid, NULL, 0);
 }
 
+// Where no descriptor is left to ask /proc with, too.
+static void timerfd_alone(const char *name, clockid_t id) {
+    int fd = timerfd_create(id, 0);
+    struct itimerspec s = {ts_of(50 * MS), ts_of(5 * SEC)}, old = {{0, 0}, {0, 0}};
+    timerfd_settime(fd, 0, &s, NULL);
+    struct rlimit none;
+    getrlimit(RLIMIT_NOFILE, &none);
+    none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
+    unsigned long c0 = tsc();
+    long m = mono();
+    s = (struct itimerspec){{0, 0}, in(id, 40 * MS)};
+    SAME(name, R4(SYS_timerfd_settime, fd, TFD_TIMER_ABSTIME, &s, &old));
+    uint64_t ticks = 0;
+    if (read(fd, &ticks, 8) != 8) _exit(92);
+    took(name, 40 * MS, m, c0);
+    same("timerfd.alone.ticks", "%lu %ld", ticks, ns_of(old.it_interval));
+    line("range timerfd.alone.old 4500000000 %ld 5000000000", ns_of(old.it_value));
+    s.it_value.tv_nsec = SEC;
+    SAME("timerfd.alone.bad", R4(SYS_timerfd_settime, fd, TFD_TIMER_ABSTIME, &s, NULL));
+    SAME("timerfd.alone.flags", R4(SYS_timerfd_settime, fd, 5, &old, NULL));
+    SAME("timerfd.alone.none", R4(SYS_timerfd_settime, 1000, TFD_TIMER_ABSTIME, &old, NULL));
+    SAME("timerfd.alone.other", R4(SYS_timerfd_settime, 1, TFD_TIMER_ABSTIME, &old, NULL));
+}
+static void timerfd_real(void) { timerfd_alone("timerfd.alone.realtime", CLOCK_REALTIME); }
+static void timerfd_mono(void) { timerfd_alone("timerfd.alone.monotonic", CLOCK_MONOTONIC); }
+static void timerfd_boot(void) { timerfd_alone("timerfd.alone.boottime", CLOCK_BOOTTIME); }
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "left")) {
         struct itimerval got;
@@ -239,7 +268,7 @@ int main(int argc, char **argv) {
     signal(SIGALRM, count);
     static void (*const parts[])(void) = {posix_monotonic, posix_realtime, posix_abs_monotonic, posix_abs_realtime,
         posix_abs_boottime, posix_abs_tai, posix_many, periodic, cpu_timer, itimer, endless_intervals, alarms,
-        usec_carry, inherited, timerfd_periodic};
+        usec_carry, inherited, timerfd_periodic, timerfd_real, timerfd_mono, timerfd_boot};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++)
         if (fork() == 0) {
             parts[i]();

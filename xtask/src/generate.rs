@@ -152,10 +152,16 @@ timer_create is stopped for it: what is said of a pause below of calls that end 
 TAI alone moves nothing that is pending.
 - Rates of a node's clock that its own programs change (adjtimex): pending waits are not early by it, but may be late by as \
 much as the clock gained; pending timers end by the rates before. `diecast clock --drift` moves both.
-- Timers: of a process that has made more than 1024 with timer_create, the later ones of CPU time come early by the meter's \
-share (no room for them in its page), and where /proc can't be read the later ones count as of CLOCK_MONOTONIC. Keys end \
-by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time policies change nothing. \
-After SIGXCPU the kernel raises RLIMIT_CPU by one second of its own. A slice set with sched_setattr is the host's.
+- Timers: of a process that has made more than 1024 with timer_create, the later ones of CPU time come early by the \
+meter's share (no room for them in its page), as do those that a child of vfork makes (its ITIMER_PROF fires a second late \
+if it has no exec), and where /proc can't be read the later ones count as of CLOCK_MONOTONIC. Of CPU timers in a metered \
+node the overrun is 0: of ten periods that passed while the signal was blocked the program is told one, where Linux says \
+that there were nine more. One on the clock of another process is looked at when its owner uses CPU time; while that \
+sleeps, it fires after twice its span and a second of the other's real CPU time, which the meter's is part of (100 ms at \
+speed 1: 1.2 s), and a span of ITIMER_PROF or ITIMER_VIRTUAL is up to a tick of the kernel's longer for each exec that it \
+outlives. Keys end by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time \
+policies change nothing. After SIGXCPU the kernel raises RLIMIT_CPU by one second of its own. A slice set with \
+sched_setattr is the host's.
 - Sockets, for what is rarely used or lies where nothing looks: SO_BUSY_POLL, SCM_TXTIME, the device's stamp of \
 SO_TIMESTAMPING and its statistics, stamps of TCP_ZEROCOPY_RECEIVE and of packet rings, TCP_TIMESTAMP and the stamps in \
 segments (a peer sees the host's ms), TCP_CC_INFO of others than BBR, all of SCTP, TIPC and MPTCP's own.

@@ -348,6 +348,12 @@ pub fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
 
 #[inline(never)]
 fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
+    settime_after(number, a, id, None)
+}
+
+/// The same, where what was set before is known.
+#[inline(never)]
+fn settime_after(number: u32, a: [u64; 6], id: i32, before: Option<Pair<Timespec>>) -> Ret {
     let new = match user::get::<Pair<Timespec>>(a[2]) {
         Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
         _ => return as_is(number, a),
@@ -363,7 +369,7 @@ fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
     });
     if r == 0
         && a[3] != 0
-        && let Err(e) = user::put(a[3], spec_out(id, old))
+        && let Err(e) = user::put(a[3], spec_out(id, before.unwrap_or(old)))
     {
         e
     } else {
@@ -434,8 +440,51 @@ fn get_cpu_timer(a: [u64; 6]) -> Ret {
 }
 
 pub fn timerfd_settime(a: [u64; 6]) -> Ret {
-    let id = if a[1] & 1 != 0 { timerfd_clock(a[0]) } else { MONOTONIC };
-    settime(nr::TIMERFD_SETTIME, a, id)
+    const KNOWN_FLAGS: u64 = 3;
+    if a[1] & 1 == 0 {
+        return settime(nr::TIMERFD_SETTIME, a, MONOTONIC);
+    }
+    if let Some(id) = timerfd_clock(a[0]) {
+        return settime(nr::TIMERFD_SETTIME, a, id);
+    }
+    // Only what the kernel is going to set anyway.
+    let ok = a[1] as u32 as u64 & !KNOWN_FLAGS == 0
+        && user::get::<Pair<Timespec>>(a[2]).is_ok_and(|p| clock::valid(p.interval) && clock::valid(p.value));
+    if !ok {
+        return as_is(nr::TIMERFD_SETTIME, a);
+    }
+    set_unknown_timerfd(a)
+}
+
+/// Of one whose fdinfo can't be opened (no /proc, no right to, no descriptor left) the timer itself tells the clock: it is
+/// set to an instant far ahead, and says what is left until then.
+#[inline(never)]
+fn set_unknown_timerfd(a: [u64; 6]) -> Ret {
+    const AHEAD_NS: u64 = 1_000_000_000_000_000;
+    // No handler of the program's may set it meanwhile.
+    let mask = signals::set_kernel_mask(!signals::SIGSYS_BIT);
+    let zero = Pair { interval: ZERO_TS, value: ZERO_TS };
+    let at = clock::kernel_ns(clock::REALTIME).saturating_add(AHEAD_NS);
+    let far = Pair { interval: ZERO_TS, value: clock::timespec(at) };
+    let (mut before, mut now) = (zero, zero);
+    let asked = sys::own(nr::TIMERFD_SETTIME, [a[0], 1, &raw const far as u64, &raw mut before as u64, 0, 0]);
+    let r = if asked == 0 {
+        sys::own(nr::TIMERFD_GETTIME, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+        let shows = at.saturating_sub(clock::ns_of(now.value));
+        let off = |id: i32| clock::kernel_ns(id).abs_diff(shows);
+        // The alarm clocks show the same times.
+        let mut id = MONOTONIC;
+        for other in [clock::BOOTTIME, clock::REALTIME] {
+            if off(other) < off(id) / 2 {
+                id = other;
+            }
+        }
+        settime_after(nr::TIMERFD_SETTIME, a, id, Some(before))
+    } else {
+        as_is(nr::TIMERFD_SETTIME, a)
+    };
+    signals::set_kernel_mask(mask);
+    r
 }
 
 pub fn timerfd_gettime(a: [u64; 6]) -> Ret {
@@ -443,9 +492,9 @@ pub fn timerfd_gettime(a: [u64; 6]) -> Ret {
 }
 
 /// The clock of a timerfd, from its fdinfo: descriptors are duplicated, inherited and passed, so a table of
-/// ours would be wrong. MONOTONIC where /proc is missing.
+/// ours would be wrong.
 #[inline(never)]
-fn timerfd_clock(fd: u64) -> i32 {
+fn timerfd_clock(fd: u64) -> Option<i32> {
     // "/proc/self/fdinfo/" and up to ten digits, built on the stack as two words and a bit.
     let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let mut digits = [0u8; 10];
@@ -467,7 +516,7 @@ fn timerfd_clock(fd: u64) -> i32 {
     }
     let file = sys::own(nr::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
-        return MONOTONIC;
+        return None;
     }
     let mut text = MaybeUninit::<[u64; 24]>::uninit();
     let got = sys::own(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
@@ -487,5 +536,5 @@ fn timerfd_clock(fd: u64) -> i32 {
         }
         seen = if key.get(seen) == Some(b) { seen + 1 } else { (*b == b'c') as usize };
     }
-    id.unwrap_or(MONOTONIC)
+    id
 }
