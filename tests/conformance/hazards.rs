@@ -3,6 +3,9 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
+use diecast_core_abi::{
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, BLOB_ADDR, BLOB_LEN_MAX, NODE_PAGE_ADDR, PROC_PAGE_ADDR, PROC_PAGE_LEN,
+};
 use diecast_tests::{
     FRAMES, World, beside, c, c_with, conforms, cxx, musl, run, run_with, target_dir, tool, value, values,
 };
@@ -62,6 +65,36 @@ fn a_trapped_tsc_tells_virtual_time_and_sigsegv_stays_the_programs() {
             }
         }
     });
+}
+
+/// Where the kernel has mseal.
+#[test]
+fn what_is_the_frames_in_a_process_stays_there() {
+    let parts = [
+        ("blob", BLOB_ADDR, BLOB_LEN_MAX),
+        ("blobs_first", BLOB_ADDR, 4096),
+        ("node", NODE_PAGE_ADDR, 4096),
+        ("process", PROC_PAGE_ADDR, PROC_PAGE_LEN),
+        ("alternate", ALT_ADDR, ALT_LEN * ALT_SLOTS as u64),
+    ];
+    let numbers = parts.map(|(name, at, len)| [name.to_owned(), at.to_string(), len.to_string()]);
+    let guest = c("seals", false);
+    let command: Vec<&str> = std::iter::once(&*guest).chain(numbers.iter().flatten().map(|w| &**w)).collect();
+    for world in TWO {
+        let r = run(world, &command);
+        let lines = r.lines();
+        if value(&lines, "mseal") != 0 {
+            return diecast_quiet::skipped("this kernel has no mseal");
+        }
+        for name in parts.iter().map(|p| p.0).chain(["kernels_vdso"]) {
+            for way in ["munmap", "mmap", "mprotect"] {
+                let key = format!("{name}.{way}");
+                let (got, status) = (value(&lines, &key), value(&lines, &format!("{key}.status")));
+                // Where pages are missing in between, ENOMEM is as good.
+                assert!((got == -1 || way == "mprotect" && got == -12) && status == 0, "{world:?}: {}", r.text());
+            }
+        }
+    }
 }
 
 /// The kernel has one listener in a chain of filters, and it is ours: a clear error, and everything else works.

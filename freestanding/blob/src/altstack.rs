@@ -163,6 +163,9 @@ fn is_mapped(index: u64) -> bool {
     const EEXIST: Ret = -17;
     const PRIVATE_ANON_FIXED_NOREPLACE_NORESERVE: u64 = 0x10_4022;
     let r = sys::own(sys::MMAP, [base(index), ALT_LEN, 3, PRIVATE_ANON_FIXED_NOREPLACE_NORESERVE, u64::MAX, 0]);
+    if r >= 0 {
+        sys::seal(base(index), ALT_LEN);
+    }
     r == base(index) as Ret || r == EEXIST
 }
 

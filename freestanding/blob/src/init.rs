@@ -8,7 +8,7 @@ use diecast_core_abi::{
 use diecast_core_syscalls::nr::{self, RT_SIGACTION};
 
 use crate::sys::{self, Ret};
-use crate::{entry, node, process, signals, stacks, timers, tsc};
+use crate::{entry, node, process, signals, stacks, timers, tsc, vdso};
 
 const PROT_READ_WRITE: u64 = 3;
 const MAP_SHARED: u64 = 1;
@@ -89,8 +89,10 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         }
     }
     if args.auxv_slot != 0 {
+        let slot = args.auxv_slot as *mut u64;
         // SAFETY: the supervisor found this word in the new image's auxiliary vector.
-        unsafe { (args.auxv_slot as *mut u64).write(BLOB_ADDR) };
+        let kernels = unsafe { slot.replace(BLOB_ADDR) };
+        sys::seal(kernels, vdso::mapped_len(kernels));
     }
     if args.mm_map != 0 {
         // The kernel's copy of the auxiliary vector; without checkpoint support in the kernel it stays as it is.
@@ -99,9 +101,11 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
         const MM_MAP_LEN: u64 = 104;
         sys::own(nr::PRCTL, [PR_SET_MM, PR_SET_MM_MAP, args.mm_map, MM_MAP_LEN, 0, 0]);
     }
-    // Where the kernel has mseal, nothing can unmap or replace the blob; elsewhere this fails harmlessly.
-    sys::own(sys::MSEAL, [PROC_PAGE_ADDR, PROC_PAGE_LEN, 0, 0, 0, 0]);
-    sys::own(sys::MSEAL, [NODE_PAGE_ADDR, args.node_len, 0, 0, 0, 0]);
+    // The node's page lies behind the image in their file. Not sealed: pages that places of the program jump to (sites.rs),
+    // which change.
+    sys::seal(BLOB_ADDR, args.node_off);
+    sys::seal(PROC_PAGE_ADDR, PROC_PAGE_LEN);
+    sys::seal(NODE_PAGE_ADDR, args.node_len);
     0
 }
 

@@ -51,6 +51,7 @@ pub fn note(auxv_slot: u64) {
     }
     let flags = PRIVATE_ANON_NORESERVE | MAP_FIXED_NOREPLACE;
     let r = sys::own(sys::MMAP, [STACKS_ADDR, STACK_LEN * STACKS as u64, READ_WRITE, flags, u64::MAX, 0]);
+    sys::seal(STACKS_ADDR, STACK_LEN * STACKS as u64);
     let inherited = &process().inherited;
     inherited.apart.store((r >= 0) as u32, Relaxed);
     // Go's calls are made from a few places for all numbers, which no jump fits in, and what it gains of the others is not

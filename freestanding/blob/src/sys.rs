@@ -86,6 +86,12 @@ pub const TGKILL: u32 = 234;
 pub const MUNMAP: u32 = 11;
 pub const MSEAL: u32 = 462;
 
+/// Where the kernel has mseal (Linux 6.10), a program can't unmap, replace or protect this any more; elsewhere it fails
+/// harmlessly.
+pub fn seal(addr: u64, len: u64) {
+    own(MSEAL, [addr, len, 0, 0, 0, 0]);
+}
+
 pub fn gettid() -> u32 {
     own(GETTID, [0; 6]) as u32
 }

@@ -63,6 +63,17 @@ twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, memory_node: *mut u32, _unused: u64
     0
 });
 
+/// Bytes of the kernel's vDSO, whose first segment is all of it.
+pub fn mapped_len(at: u64) -> u64 {
+    const PT_LOAD: u32 = 1;
+    const PAGE: u64 = 4096;
+    // SAFETY: an ELF image of the kernel's, with its program headers in its first page.
+    unsafe {
+        let first = at + *((at + 32) as *const u64);
+        if *(first as *const u32) == PT_LOAD { (*((first + 40) as *const u64)).next_multiple_of(PAGE) } else { 0 }
+    }
+}
+
 /// clock_getres: 1 ns for high-resolution clocks, a tick in virtual time for the coarse ones.
 pub fn resolution(id: i32, out: u64) -> i64 {
     let r = sys::plain(CLOCK_GETRES, [id as u32 as u64, out, 0, 0, 0, 0]);
