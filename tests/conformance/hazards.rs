@@ -97,6 +97,11 @@ fn what_is_the_frames_in_a_process_stays_there() {
     }
 }
 
+#[test]
+fn the_vdso_has_the_kernels_getrandom() {
+    conforms(&[&c("random", false)], &TWO);
+}
+
 /// The kernel has one listener in a chain of filters, and it is ours: a clear error, and everything else works.
 #[test]
 fn a_second_listener_is_refused() {

@@ -324,6 +324,7 @@ pub struct ProcPage {
     /// The kernel's own vDSO functions.
     pub kernel_clock_gettime: AtomicU64,
     pub kernel_getcpu: AtomicU64,
+    pub kernel_getrandom: AtomicU64,
     /// The kernel's function by which clocks are read: `kernel_clock_gettime`, or none where that would trap.
     pub read_clock: AtomicU64,
     pub sigsys: VirtualAction,
@@ -363,6 +364,8 @@ pub struct InitArgs {
     pub node_len: u64,
     pub kernel_clock_gettime: u64,
     pub kernel_getcpu: u64,
+    /// 0 where the kernel's vDSO has none.
+    pub kernel_getrandom: u64,
     /// Address of the value of AT_SYSINFO_EHDR on the stack, 0 when the kernel gave none.
     pub auxv_slot: u64,
     pub lineage: u64,
@@ -373,13 +376,14 @@ pub struct InitArgs {
 
 impl InitArgs {
     /// The fields in their order: what lies in the process's memory.
-    pub const fn words(&self) -> [u64; 8] {
+    pub const fn words(&self) -> [u64; 9] {
         [
             self.fd,
             self.node_off,
             self.node_len,
             self.kernel_clock_gettime,
             self.kernel_getcpu,
+            self.kernel_getrandom,
             self.auxv_slot,
             self.lineage,
             self.mm_map,
@@ -405,7 +409,7 @@ pub struct BeginArgs {
     pub code: [u8; BEGIN_LEN_MAX],
 }
 
-const _: () = assert!(offset_of!(BeginArgs, entry) == 64 && offset_of!(BeginArgs, rsp) == 72);
+const _: () = assert!(offset_of!(BeginArgs, entry) == size_of::<InitArgs>());
 
 /// A `ucontext_t` for rt_sigreturn, with which an image begins that is traced from its first instruction on.
 #[repr(C)]
@@ -663,7 +667,7 @@ pub const PROC_PAGE_LEN: u64 = (size_of::<ProcPage>() as u64).next_multiple_of(4
 const _: () = {
     assert!(size_of::<SegmentCell>() == 48);
     assert!(size_of::<ThreadSlot>() == 128);
-    assert!(size_of::<InitArgs>() == 64);
+    assert!(size_of::<InitArgs>() == 72);
     assert!(offset_of!(NodePage, seq) == 16);
     assert!(offset_of!(NodePage, segments) == 24);
     assert!(offset_of!(NodePage, clock) == 24 + 48 * SEGMENTS_MAX);

@@ -9,8 +9,8 @@ use core::arch::global_asm;
 use core::mem::offset_of;
 
 use diecast_core_abi::{
-    ALT_ADDR, ALT_LEN, ALT_SLOTS, InheritedPage, NODE_PAGE_ADDR, NodePage, OwnPage, PROC_PAGE_ADDR, ProcPage,
-    TRACED_MAGIC, TRAP_MAGIC, TracedStart,
+    ALT_ADDR, ALT_LEN, ALT_SLOTS, BeginArgs, InheritedPage, NODE_PAGE_ADDR, NodePage, OwnPage, PROC_PAGE_ADDR,
+    ProcPage, TRACED_MAGIC, TRAP_MAGIC, TracedStart,
 };
 use diecast_core_syscalls::nr::CLONE3;
 
@@ -496,8 +496,8 @@ diecast_blob_begin:
     call {put_back}
     test rax, rax
     jnz 5f
-    mov rcx, [rbx + 64]
-    mov rsp, [rbx + 72]
+    mov rcx, [rbx + {entry}]
+    mov rsp, [rbx + {entry} + 8]
     push rcx
     xor eax, eax
     xor ebx, ebx
@@ -585,6 +585,7 @@ diecast_timers:
     handled = const HANDLED_ADDR,
     generation = const GENERATION_ADDR,
     restart = const RESTART,
+    entry = const offset_of!(BeginArgs, entry),
     traced_magic = const TRACED_MAGIC,
     trap_mask = const offset_of!(TracedStart, trap_mask),
     sites_off = const SITES_OFF_ADDR,

@@ -44,6 +44,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     let p = process();
     p.kernel_clock_gettime.store(args.kernel_clock_gettime, Ordering::Relaxed);
     p.kernel_getcpu.store(args.kernel_getcpu, Ordering::Relaxed);
+    p.kernel_getrandom.store(args.kernel_getrandom, Ordering::Relaxed);
     p.read_clock.store(if tsc::is_trapped() { 0 } else { args.kernel_clock_gettime }, Ordering::Relaxed);
     p.lineage.store(args.lineage, Ordering::Relaxed);
     p.version.store(ABI_VERSION, Ordering::Relaxed);

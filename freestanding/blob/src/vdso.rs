@@ -1,5 +1,9 @@
 //! The functions that a C library finds through AT_SYSINFO_EHDR. No system call on the fast path.
 
+use core::arch::global_asm;
+use core::mem::offset_of;
+
+use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage};
 use diecast_core_syscalls::nr::{CLOCK_GETRES, GETTIMEOFDAY};
 
 use crate::user::{Timespec, Timeval};
@@ -62,6 +66,34 @@ twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, memory_node: *mut u32, _unused: u64
     unsafe { sched::tell_core(cpu, memory_node) };
     0
 });
+
+// Randomness is not of time: the kernel's own function, with its arguments as they are, or what it says where it is not
+// supported.
+global_asm!(
+    r#"
+    .text
+    .globl __vdso_getrandom
+    .type __vdso_getrandom, @function
+    .globl getrandom
+    .type getrandom, @function
+__vdso_getrandom:
+getrandom:
+    .cfi_startproc
+    movabs rax, {kernels}
+    mov rax, [rax]
+    test rax, rax
+    jz 2f
+    jmp rax
+2:
+    mov rax, {enosys}
+    ret
+    .cfi_endproc
+    .size __vdso_getrandom, . - __vdso_getrandom
+    .size getrandom, . - getrandom
+"#,
+    kernels = const PROC_PAGE_ADDR + offset_of!(ProcPage, kernel_getrandom) as u64,
+    enosys = const sys::ENOSYS,
+);
 
 /// Bytes of the kernel's vDSO, whose first segment is all of it.
 pub fn mapped_len(at: u64) -> u64 {

@@ -366,9 +366,10 @@ fn into_frame(
         node_len: NODE_PAGE_LEN,
         kernel_clock_gettime: vdso + kernel.clock_gettime,
         kernel_getcpu: if kernel.getcpu == 0 { 0 } else { vdso + kernel.getcpu },
+        kernel_getrandom: if kernel.getrandom == 0 { 0 } else { vdso + kernel.getrandom },
         auxv_slot: auxv.slot,
         lineage,
-        mm_map: if map.is_some() { at + 64 } else { 0 },
+        mm_map: if map.is_some() { at + size_of::<InitArgs>() as u64 } else { 0 },
     };
     let entry = BLOB_ADDR + image::offset("diecast_blob_init").ok_or(ExecError::NoVdso(tid))?;
     // Where mapping the blob returns to, then the arguments.

@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn exports_the_vdso_and_the_supervisors_entries() {
-        for name in ["clock_gettime", "gettimeofday", "time", "clock_getres", "getcpu"] {
+        for name in ["clock_gettime", "gettimeofday", "time", "clock_getres", "getcpu", "getrandom"] {
             assert!(offset(name).is_some() && offset(&format!("__vdso_{name}")).is_some(), "{name}");
         }
         assert!(offset("diecast_blob_init").is_some());

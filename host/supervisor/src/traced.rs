@@ -309,6 +309,7 @@ fn prepare(pid: Tid, pc: u64, sp: u64, kernel: &KernelVdso, lineage: u64) -> Res
         node_len: NODE_PAGE_LEN,
         kernel_clock_gettime: auxv.vdso + kernel.clock_gettime,
         kernel_getcpu: if kernel.getcpu == 0 { 0 } else { auxv.vdso + kernel.getcpu },
+        kernel_getrandom: if kernel.getrandom == 0 { 0 } else { auxv.vdso + kernel.getrandom },
         auxv_slot: auxv.slot,
         lineage,
         mm_map: if map.is_some() { at + MAP_AT } else { 0 },

@@ -9,6 +9,8 @@ pub struct KernelVdso {
     pub clock_gettime: u64,
     /// `__vdso_getcpu`, 0 when absent.
     pub getcpu: u64,
+    /// `__vdso_getrandom`, 0 when absent (before Linux 6.11).
+    pub getrandom: u64,
     /// Some `syscall` instruction.
     pub syscall: u64,
     /// One behind which the function returns, and only clears registers that a call need not keep; None where the image has
@@ -81,9 +83,16 @@ impl KernelVdso {
         }
         let clock_gettime = symbol(&image, "__vdso_clock_gettime")?;
         let getcpu = symbol(&image, "__vdso_getcpu").unwrap_or(0);
+        let getrandom = symbol(&image, "__vdso_getrandom").unwrap_or(0);
         let syscall = image.windows(2).position(|w| w == SYSCALL)? as u64;
         let syscall_ret = image.windows(2).enumerate().find(|(at, w)| *w == SYSCALL && returns(&image[at + 2..]));
-        Some(KernelVdso { clock_gettime, getcpu, syscall, syscall_ret: syscall_ret.map(|(at, _)| at as u64) })
+        Some(KernelVdso {
+            clock_gettime,
+            getcpu,
+            getrandom,
+            syscall,
+            syscall_ret: syscall_ret.map(|(at, _)| at as u64),
+        })
     }
 }
 
