@@ -51,6 +51,13 @@ next image that have the descriptor see nothing of their own, and no more than f
 signals too never shows these two.
 - SIGSYS that a handler writes into the mask of its ucontext, or a tracer with PTRACE_SETSIGMASK, kills at the next \
 trapped call; of SIGTRAP so blocked the meter's hits wait.
+- A trapped call and a hit of the meter each build a signal's frame where the kernel builds them: on the thread's \
+alternate stack if it has one, else below its stack pointer. With AVX-512 that takes 3.2 KiB of what is left there, and up \
+to 6.5 KiB where a hit meets a call that is being served. Threads and handlers that leave less get SIGSEGV.
+- So an alternate stack of 11 KiB or more (smaller ones are replaced) that was unmapped while it was set kills at the next \
+trapped call or hit, not at the next handler; one that two threads have set at once is overwritten without a handler too.
+- munmap, mprotect and MAP_FIXED over what is the frame's, the vDSO included, fail with EPERM where the kernel has mseal \
+(Linux 6.10), for all of a wider range too. Elsewhere they kill.
 
 ## The time stamp counter
 
