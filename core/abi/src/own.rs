@@ -53,6 +53,8 @@ pub struct OwnPage {
     pub asked: AtomicU32,
     /// Handlers of the program that were entered, in a metered node.
     pub handled: AtomicU64,
+    /// Those of them that the blob entered, from a frame of its own.
+    pub chained: AtomicU64,
     /// Kicks of its threads.
     pub kicked: AtomicU64,
     /// Virtual SIGTRAP (bit 0), SIGSYS (bit 1) and SIGSEGV (bit 2) that wait because every thread they met blocks them.

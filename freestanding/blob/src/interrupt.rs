@@ -57,16 +57,25 @@ fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
     false
 }
 
-/// How many handlers of the program were entered so far, where they are counted, and how many kicks there were.
+/// How many handlers of the program were entered so far, where they are counted; by the blob; and how many kicks there were.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     handled: u64,
+    chained: u64,
     kicked: u64,
+}
+
+impl Seen {
+    /// By the kernel.
+    fn entered(self) -> u64 {
+        self.handled.wrapping_sub(self.chained)
+    }
 }
 
 pub fn seen() -> Seen {
     let own = &process().own;
-    Seen { handled: own.handled.load(Relaxed), kicked: own.kicked.load(Relaxed) }
+    let (handled, chained) = (own.handled.load(Relaxed), own.chained.load(Relaxed));
+    Seen { handled, chained, kicked: own.kicked.load(Relaxed) }
 }
 
 /// Did a call end with EINTR although no handler of the program ran since `before`? A process that is stopped and
@@ -75,15 +84,15 @@ pub fn was_a_hit(r: sys::Ret, before: Seen) -> bool {
     r == sys::EINTR && node().metered.load(Relaxed) != 0 && seen().handled == before.handled
 }
 
-/// Did a call with a temporary mask end for a hit or a kick, the program's signal still waiting? The hit's frame restored
-/// the program's own mask before that signal could be delivered under the temporary one: the call is made again, and
-/// ends at once with the handler run. Where a handler did run, it may have sent its signal again, as musl's does that
-/// cancels threads. A SIGTRAP that waits is another hit: what the program is let to have of it comes by SIGSYS.
+/// Did a call with a temporary mask end for a frame of ours (a hit, a kick, a SIGSYS or SIGTRAP of the program's), the
+/// program's other signal still waiting? That frame restored the program's own mask before the other could be delivered
+/// under the temporary one: the call is made again, and ends at once with the handler run. Where a handler did run, it may
+/// have sent its signal again, as musl's does that cancels threads. A SIGTRAP that waits is another hit: what the program is let to have of it comes by SIGSYS.
 #[inline(never)]
 pub fn missed(r: sys::Ret, mask: u64, before: Seen) -> bool {
     let now = seen();
-    let can_be = node().metered.load(Relaxed) != 0 || now.kicked != before.kicked;
-    if r != sys::EINTR || !can_be || now.handled != before.handled {
+    let ours = node().metered.load(Relaxed) != 0 || (now.kicked, now.chained) != (before.kicked, before.chained);
+    if r != sys::EINTR || !ours || now.entered() != before.entered() {
         return false;
     }
     let mut pending = 0u64;

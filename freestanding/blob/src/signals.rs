@@ -546,6 +546,7 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
                 store(v, [0, a[1], a[2], a[3]]);
             }
             process().own.handled.fetch_add(1, Ordering::Relaxed);
+            process().own.chained.fetch_add(1, Ordering::Relaxed);
             if !forced {
                 // SAFETY: the kernel passes a valid context.
                 interrupt::by_flags(unsafe { &mut *uc }, a[1]);
