@@ -1,6 +1,6 @@
 //! Processes: every way to start one, and many of them.
 
-use diecast_tests::{FRAMES, World, alone, c, conforms, full, run_with, tiny, value};
+use diecast_tests::{FRAMES, World, alone, c, conforms, full, run, run_with, tiny, value};
 
 #[test]
 fn every_new_process_is_in_the_frame() {
@@ -45,4 +45,19 @@ fn ten_thousand_execs_under_a_10_us_meter_kill_nobody() {
     let lines = r.lines();
     assert_eq!((value(&lines, "killed"), value(&lines, "other")), (0, 0), "{} {}", r.text(), r.stderr);
     assert_eq!(value(&lines, "good").to_string(), n);
+}
+
+/// Execs that fail late, or with little room for what a frame adds, end as natively. Some of them hung.
+#[test]
+fn hard_execs_end_as_natively() {
+    conforms(&[&c("hardexecs", true), &tiny()], &[World::Frame("1")]);
+}
+
+/// A full table of descriptors whose limit nobody may raise: as natively, or an errno.
+#[test]
+fn an_exec_with_a_full_table_never_hangs() {
+    let r = run(World::Frame("1"), &[&c("hardexecs", true), &tiny(), "full"]);
+    let ends = value(&r.lines(), "full.hard");
+    assert!([0, i64::from(libc::EMFILE)].contains(&ends), "{ends}\n{}{}", r.text(), r.stderr);
+    assert_eq!(ends != 0, r.stderr.contains("can't be lent"), "{}", r.stderr);
 }

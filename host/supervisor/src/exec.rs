@@ -4,8 +4,11 @@
 //! notification ── seize, interrupt, give the memfd ── continue ──┬─ stop in a new image ── map blob ── blob's own init ── int3
 //!                                                                │   ── meter on ── detach
 //!                                                                ├─ stop in the old one: exec failed ── take the memfd back ── detach
+//!                                                                ├─ stop in neither: the kernel ends it ── detach
 //!                                                                └─ gone
 //! ```
+//!
+//! Whatever fails on the way ends in one of these, in an errno for the call, or in the end of the process (`carry`).
 //!
 //! Each stop is two switches between two threads, 30 to 50 µs, so there are as few as can be: the interrupt that was asked for
 //! before the call comes at its end, and mapping the blob returns into the blob where the kernel's vDSO has a `syscall` that
@@ -15,7 +18,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart};
+use diecast_core_abi::{
+    BLOB_ADDR, InitArgs, KICK_MAGIC, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart,
+};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::ptrace::{self, Regs, Stopped, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -24,16 +29,28 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process};
 
 use crate::frame::NodeFrame;
 use crate::image;
+use crate::lend;
 use crate::stopped::PATIENCE;
+use crate::traced;
 
 pub const SYS_MMAP: u64 = 9;
 pub const SYS_EXECVE: i32 = 59;
 const SYS_CLOSE: u64 = 3;
+const SYS_MUNMAP: u64 = 11;
+const SYS_UNSHARE: u64 = 272;
+const PROT_READ_WRITE: u64 = 3;
 pub const PROT_READ_EXEC: u64 = 5;
 pub const MAP_PRIVATE_FIXED_NOREPLACE: u64 = 0x10_0002;
 const AT_SYSINFO_EHDR: u64 = 33;
 const USER_CS_64: u64 = 0x33;
 const TRAP_PERF: i32 = 6;
+/// `si_code` of a kick's SIGTRAP.
+const SI_QUEUE: i32 = -1;
+/// A limit of the stack above which the blob's first call has room on it, whatever the arguments take: that is a quarter, or
+/// 128 KiB.
+const STACK_AMPLE: u64 = 256 << 10;
+/// Elsewhere it gets one of so many bytes.
+const OTHER_STACK_LEN: u64 = 16 << 10;
 /// How long another thread of this process may trace what is about to exec: no shorter than that thread waits for others.
 const OUR_OWN_PATIENCE: Duration = Duration::from_secs(PATIENCE.as_secs() + 5);
 /// And how long a thread that nobody traces may refuse: another thread of this process may have let go of it just now.
@@ -56,6 +73,13 @@ pub enum ExecError {
     Stop { tid: Tid, why: Why, during: &'static str },
     #[error("meter of {tid:?}: {source}")]
     Meter { tid: Tid, source: io::Error },
+    #[error("an exec of process {0:?} failed: the node's memory can't be lent to it: {1}")]
+    Lend(Tid, io::Error),
+    #[error(
+        "process {0:?} executes a program that it may not read: the kernel lets nobody look into such a process but the \
+         superuser, so it can't run in the frame of another user"
+    )]
+    Unreadable(Tid),
     #[error("ptrace: {0}")]
     Io(#[from] io::Error),
 }
@@ -67,6 +91,10 @@ pub enum Outcome {
     Framed { meter: Option<Meter> },
     /// The exec failed; the old image goes on.
     Failed,
+    /// As that, because of the frame.
+    Refused(ExecError),
+    /// The call is made again, and asks again.
+    Again,
     /// The process died on the way.
     Gone,
 }
@@ -102,6 +130,51 @@ macro_rules! stop {
     };
 }
 
+/// Has a stopped thread make one call by the `syscall` instruction at `at`, all signals being blocked that can be; none
+/// where it is killed meanwhile.
+fn call(mut s: Stopped, regs: &Regs, at: u64, nr: u64, args: [u64; 6]) -> Result<Option<(Stopped, i64)>, ExecError> {
+    let mut r = *regs;
+    (r.rax, r.rip, r.orig_rax) = (nr, at, u64::MAX);
+    [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = args;
+    s.set_regs(&r)?;
+    let mut held = None;
+    loop {
+        s = match go(s, Stopped::step)? {
+            Next::Stopped(s) => s,
+            Next::Gone => return Ok(None),
+        };
+        let now = s.regs()?;
+        if now.rip != at {
+            match held {
+                Some(libc::SIGSTOP) => process::kill(s.tid(), libc::SIGSTOP)?,
+                Some(signal) => {
+                    let tid = s.tid();
+                    process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, signal, KICK_MAGIC)?;
+                }
+                None => {}
+            }
+            return Ok(Some((s, now.rax as i64)));
+        }
+        // Before the call was made: what can't be blocked, or was sent by us.
+        match s.why {
+            Why::Interrupt => {}
+            Why::Signal(signal @ libc::SIGSTOP, _) | Why::Signal(signal @ libc::SIGTRAP, SI_QUEUE) => {
+                held = Some(signal)
+            }
+            why => return Err(ExecError::Stop { tid: s.tid(), why, during: "making a call" }),
+        }
+    }
+}
+
+macro_rules! call {
+    ($s:expr, $regs:expr, $at:expr, $nr:expr, $args:expr) => {
+        match call($s, $regs, $at, $nr, $args)? {
+            Some(done) => done,
+            None => return Ok(Outcome::Gone),
+        }
+    };
+}
+
 /// How a new image begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begins {
@@ -120,15 +193,33 @@ pub fn carry(
     lineage: u64,
     begins: Begins,
 ) -> Result<Outcome, ExecError> {
-    match attempt(listener, n, node, kernel, lineage, begins) {
-        Err(ExecError::Io(e)) if e.raw_os_error() == Some(libc::ESRCH) => {
+    if !lend::may_look_into_all() && traced::path_of(n.tid(), n).is_some_and(|path| lend::is_unreadable(n.tid(), &path))
+    {
+        let _ = seccomp::fail(listener, n, libc::EACCES);
+        return Ok(Outcome::Refused(ExecError::Unreadable(n.tid())));
+    }
+    let mut seized = None;
+    match (attempt(listener, n, node, kernel, lineage, begins, &mut seized), seized) {
+        (Err(ExecError::Io(e)), Some(_)) if e.raw_os_error() == Some(libc::ESRCH) => {
             // Takes its end, which must not be the next exec's.
             while let Wait::Stopped(s) = ptrace::wait()? {
                 let _ = s.detach(0);
             }
             Ok(Outcome::Gone)
         }
-        done => done,
+        (Err(e), Some(tid)) => {
+            // Half in a frame is worse than not at all, and nobody else lets it go.
+            let _ = process::kill(tid, libc::SIGKILL);
+            // Its end must not be the next exec's.
+            while let Ok(Wait::Stopped(s)) = ptrace::wait() {
+                let _ = s.detach(libc::SIGKILL);
+            }
+            Err(match e {
+                ExecError::Io(e) if e.raw_os_error() == Some(libc::EPERM) => ExecError::Unreadable(tid),
+                e => e,
+            })
+        }
+        (done, _) => done,
     }
 }
 
@@ -162,6 +253,7 @@ pub fn tracer_of(tid: Tid) -> Option<Tid> {
     any_tracer_of(tid).filter(|tracer| !is_ours(*tracer))
 }
 
+/// `seized` is the thread that this one traces, as soon as it does.
 fn attempt(
     listener: &OwnedFd,
     n: &Notification,
@@ -169,11 +261,13 @@ fn attempt(
     kernel: &KernelVdso,
     lineage: u64,
     begins: Begins,
+    seized: &mut Option<Tid>,
 ) -> Result<Outcome, ExecError> {
     let tid = n.tid();
     let began = Instant::now();
+    let home = lend::household(tid);
     // Where other threads end at the exec, the interrupt is lost on the way.
-    let seize = if process::is_alone(tid) { ptrace::seize } else { ptrace::seize_to_exec };
+    let seize = if home.alone { ptrace::seize } else { ptrace::seize_to_exec };
     while let Err(e) = seize(tid) {
         match e.raw_os_error() {
             Some(libc::ESRCH) => return Ok(Outcome::Gone),
@@ -182,80 +276,144 @@ fn attempt(
             _ => return Err(ExecError::Traced(tid)),
         }
     }
-    let gone = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EINPROGRESS));
-    let fd = match ptrace::interrupt(tid).and_then(|()| seccomp::add_fd(listener, n, &node.memfd)) {
-        Ok(fd) => fd,
-        Err(e) if gone(&e) => return drop_tracee(),
-        Err(e) => return Err(e.into()),
-    };
-    if let Err(e) = seccomp::let_continue(listener, n) {
-        return if gone(&e) { drop_tracee() } else { Err(e.into()) };
+    *seized = Some(tid);
+    ptrace::interrupt(tid)?;
+    if process::share_descriptors(tid, home.parent) && comes_again(listener, n)? {
+        return unshare_table(n, home.parent);
     }
+    let fd = match lend::lend(listener, n, node) {
+        Ok(fd) => fd,
+        Err(e) if is_void(&e) => return let_go(),
+        Err(e) => {
+            unless_void(seccomp::fail(listener, n, e.raw_os_error().unwrap_or(libc::EAGAIN)))?;
+            return match let_go()? {
+                Outcome::Failed => Ok(Outcome::Refused(ExecError::Lend(tid, e))),
+                gone => Ok(gone),
+            };
+        }
+    };
+    unless_void(seccomp::let_continue(listener, n))?;
     let Wait::Stopped(mut s) = ptrace::wait()? else { return Ok(Outcome::Gone) };
+    // At an exec a thread takes the number of its process.
+    *seized = Some(s.tid());
     if s.why == Why::Exec {
         // The call is not over: its return value would overwrite a register.
         ptrace::interrupt(s.tid())?;
         s = stop!(s, |s| s.resume(0));
     }
     let regs = s.regs()?;
-    if regs.rip == n.ip {
-        // The old image's signals go through, its meter's included: its handlers are still there.
-        let signal = if let Why::Signal(sig, _) = s.why { sig } else { 0 };
-        return take_back(s, fd, signal);
+    // A new image may begin at the very address, but with all registers zero.
+    if regs.rip == n.ip && (regs.rax as i64) < 0 {
+        return take_back(s, &regs, fd);
     }
-    match into_frame(s, &regs, fd as u64, node, kernel, lineage, begins) {
-        Ok(o) => Ok(o),
-        Err(e) => {
-            // Half in a frame is worse than not at all.
-            let _ = process::kill(tid, libc::SIGKILL);
-            // Its end must not be the next exec's.
-            while let Ok(Wait::Stopped(s)) = ptrace::wait() {
-                let _ = s.detach(0);
-            }
-            Err(e)
-        }
-    }
+    into_frame(s, &regs, fd as u64, node, kernel, lineage, begins)
 }
 
-/// The notification is void: the process is dying or its call was interrupted.
-fn drop_tracee() -> Result<Outcome, ExecError> {
+/// Whether a notification is void: the process is dying, or its call was interrupted.
+fn is_void(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::EINPROGRESS))
+}
+
+/// Who waits for an answer that is void stops all the same.
+fn unless_void(answered: io::Result<()>) -> io::Result<()> {
+    answered.or_else(|e| if is_void(&e) { Ok(()) } else { Err(e) })
+}
+
+/// The signal that a stopped thread is about to receive: its handlers are still there, the meter's included.
+fn signal_of(s: &Stopped) -> i32 {
+    if let Why::Signal(signal, _) = s.why { signal } else { 0 }
+}
+
+/// The call is over, and has left nothing behind.
+fn let_go() -> Result<Outcome, ExecError> {
     match ptrace::wait()? {
         Wait::Gone => Ok(Outcome::Gone),
         Wait::Stopped(s) => {
-            let signal = if let Why::Signal(sig, _) = s.why { sig } else { 0 };
+            let signal = signal_of(&s);
             s.detach(signal)?;
             Ok(Outcome::Failed)
         }
     }
 }
 
-/// The exec failed: close the descriptor that was lent, then let go.
-fn take_back(s: Stopped, fd: i32, signal: i32) -> Result<Outcome, ExecError> {
-    let tid = s.tid();
-    let regs = s.regs()?;
-    let Some((vdso, syscall)) = kernel_vdso_of(tid) else {
-        return Err(ExecError::NoVdso(tid));
-    };
-    // A pending signal would stop the step before the call is made: the descriptor would stay and the signal be lost.
+/// Whether the call of a process that shares its parent's table is to be made again with a table of its own. What is lent
+/// would stay in the parent's, since an exec makes a copy and the blob closes it there.
+fn comes_again(listener: &OwnedFd, n: &Notification) -> io::Result<bool> {
+    let tid = n.tid();
+    // Where the exec fails the table must stay as it is; and a filter of the program's might end it for the call.
+    let exists = traced::path_of(tid, n).is_none_or(|path| traced::may_exist(tid, &path));
+    if !exists || lend::has_own_filters(tid) {
+        return Ok(false);
+    }
+    const ERESTARTNOINTR: i32 = 513;
+    unless_void(seccomp::fail(listener, n, ERESTARTNOINTR)).map(|()| true)
+}
+
+/// What an exec does first, done before it: a table of descriptors of the process's own.
+fn unshare_table(n: &Notification, parent: Tid) -> Result<Outcome, ExecError> {
+    const CLONE_FILES: u64 = 0x400;
+    let Wait::Stopped(s) = ptrace::wait()? else { return Ok(Outcome::Gone) };
+    let (tid, signal, mut regs) = (s.tid(), signal_of(&s), s.regs()?);
+    let (vdso, syscall) = kernel_vdso_of(tid).ok_or(ExecError::NoVdso(tid))?;
     let mask = s.sigmask()?;
     s.set_sigmask(!OURS)?;
-    let mut r = regs;
-    (r.rax, r.rdi, r.rip, r.orig_rax) = (SYS_CLOSE, fd as u64, vdso + syscall, u64::MAX);
-    s.set_regs(&r)?;
-    let s = stop!(s, Stopped::step);
+    let (s, result) = call!(s, &regs, vdso + syscall, SYS_UNSHARE, [CLONE_FILES, 0, 0, 0, 0, 0]);
+    regs.orig_rax = u64::MAX;
+    // The exec would fail with the same.
+    let done = result == 0 && !process::share_descriptors(tid, parent);
+    if done {
+        (regs.rax, regs.rip) = (n.nr as u64, n.ip - seccomp::SYSCALL_LEN);
+    } else {
+        regs.rax = if result < 0 { result as u64 } else { -i64::from(libc::EAGAIN) as u64 };
+    }
     s.set_regs(&regs)?;
     s.set_sigmask(mask)?;
     s.detach(signal)?;
+    Ok(if done { Outcome::Again } else { Outcome::Failed })
+}
+
+/// The exec failed: close the descriptor that was lent, then let go.
+fn take_back(s: Stopped, regs: &Regs, fd: i32) -> Result<Outcome, ExecError> {
+    let (tid, signal) = (s.tid(), signal_of(&s));
+    if ends(tid, signal) {
+        s.detach(signal)?;
+        return Ok(Outcome::Failed);
+    }
+    let (vdso, syscall) = kernel_vdso_of(tid).ok_or(ExecError::NoVdso(tid))?;
+    // A pending signal would stop the step before the call is made: the descriptor would stay and the signal be lost.
+    let mask = s.sigmask()?;
+    s.set_sigmask(!OURS)?;
+    let (s, _) = call!(s, regs, vdso + syscall, SYS_CLOSE, [fd as u64, 0, 0, 0, 0, 0]);
+    s.set_regs(regs)?;
+    s.set_sigmask(mask)?;
+    s.detach(signal)?;
     Ok(Outcome::Failed)
+}
+
+/// Whether the old image is gone and the new one could not be completed: then the kernel raises SIGSEGV, for which there is
+/// no handler any more.
+fn ends(tid: Tid, signal: i32) -> bool {
+    if blob_vdso_of(tid).is_some() {
+        return false;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
+    let pending = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigPnd:")?.trim(), 16).ok());
+    signal == libc::SIGSEGV || pending.is_some_and(|pending| pending & 1 << (libc::SIGSEGV - 1) != 0)
+}
+
+/// The kernel's vDSO function that the blob reads clocks with; none where there is no blob.
+fn blob_vdso_of(tid: Tid) -> Option<u64> {
+    let mut page = [0u64; 4];
+    memory::read_words(tid, GuestPtr(PROC_PAGE_ADDR), &mut page).ok().filter(|()| page[0] == PROC_MAGIC)?;
+    Some(page[3])
 }
 
 /// Base of the kernel's vDSO in a process and its `syscall` instruction: from the blob's page, or where there is no
 /// blob yet from the kernel's copy of the auxiliary vector, which afterwards names the blob.
 fn kernel_vdso_of(tid: Tid) -> Option<(u64, u64)> {
     let kernel = KernelVdso::find()?;
-    let mut page = [0u64; 4];
-    if memory::read_words(tid, GuestPtr(PROC_PAGE_ADDR), &mut page).is_ok() && page[0] == PROC_MAGIC {
-        return Some((page[3] - kernel.clock_gettime, kernel.syscall));
+    if let Some(clock_gettime) = blob_vdso_of(tid) {
+        return Some((clock_gettime - kernel.clock_gettime, kernel.syscall));
     }
     let auxv = std::fs::read(format!("/proc/{}/auxv", tid.0)).ok()?;
     let word = |b: &[u8]| u64::from_ne_bytes(b.try_into().unwrap_or([0; 8]));
@@ -358,7 +516,25 @@ fn into_frame(
     // Other signals wait until the new image is ready; int3 must not be blocked.
     s.set_sigmask(!OURS)?;
 
-    let at = (regs.rsp - 512) & !15;
+    let failed = |what, r: u64| ExecError::Guest { tid, what, errno: -(r as i64) };
+    let is_tight = process::limit(tid, process::RLIMIT_STACK, None).is_ok_and(|l| l.rlim_cur < STACK_AMPLE);
+    let (s, other_stack) = if is_tight {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let (s, r) = call!(
+            s,
+            &regs,
+            vdso + kernel.syscall,
+            SYS_MMAP,
+            [0, OTHER_STACK_LEN, PROT_READ_WRITE, flags as u64, u64::MAX, 0]
+        );
+        if r < 0 {
+            return Err(failed("mapping a stack", r as u64));
+        }
+        (s, Some(r as u64))
+    } else {
+        (s, None)
+    };
+    let at = (other_stack.map_or(regs.rsp, |low| low + OTHER_STACK_LEN) - 512) & !15;
     let map = mm_map(tid, &auxv);
     let args = InitArgs {
         fd,
@@ -376,46 +552,46 @@ fn into_frame(
     let words: Vec<u64> = [0, entry].into_iter().chain(args.words()).chain(map.into_iter().flatten()).collect();
     memory::write_words(tid, GuestPtr(at - 16), &words)?;
 
+    let mapping = [BLOB_ADDR, image::mapped_len(), PROT_READ_EXEC, MAP_PRIVATE_FIXED_NOREPLACE, fd, 0];
     let mut r = regs;
-    (r.rax, r.orig_rax) = (SYS_MMAP, u64::MAX);
-    (r.rdi, r.rsi, r.rdx) = (BLOB_ADDR, image::mapped_len(), PROT_READ_EXEC);
-    (r.r10, r.r8, r.r9) = (MAP_PRIVATE_FIXED_NOREPLACE, fd, 0);
     (r.rbx, r.rsp) = (at, at - 8);
-    let failed = |mapped: u64| ExecError::Guest { tid, what: "mapping the blob", errno: -(mapped as i64) };
     // Debuggers' programs, which start seldom, take the longer way everywhere, so that it is walked on every kernel.
     let short = kernel.syscall_ret.filter(|_| begins == Begins::Free);
     let s = if let Some(returns) = short {
-        r.rip = vdso + returns;
+        (r.rax, r.orig_rax, r.rip) = (SYS_MMAP, u64::MAX, vdso + returns);
+        [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = mapping;
         s.set_regs(&r)?;
         stop!(s, |s| s.resume(0))
     } else {
-        r.rip = vdso + kernel.syscall;
-        s.set_regs(&r)?;
-        let s = stop!(s, Stopped::step);
+        let (s, mapped) = call!(s, &r, vdso + kernel.syscall, SYS_MMAP, mapping);
         expect_trap(&s, "mapping the blob")?;
-        let mapped = s.regs()?.rax;
-        if mapped != BLOB_ADDR {
-            return Err(failed(mapped));
+        if mapped as u64 != BLOB_ADDR {
+            return Err(failed("mapping the blob", mapped as u64));
         }
-        r.rip = entry;
+        (r.rip, r.orig_rax) = (entry, u64::MAX);
         s.set_regs(&r)?;
         stop!(s, |s| s.resume(0))
     };
     let now = s.regs()?;
     if now.rip == entry && s.why != Why::Interrupt {
         // It returned to where nothing is mapped.
-        return Err(failed(now.rax));
+        return Err(failed("mapping the blob", now.rax));
     }
     expect_trap(&s, "initialising the blob")?;
     let result = now.rax as i64;
     if result != 0 {
-        return Err(ExecError::Guest { tid, what: "initialising the blob", errno: -result });
+        return Err(failed("initialising the blob", now.rax));
     }
+    let s = match other_stack {
+        Some(low) => call!(s, &regs, vdso + kernel.syscall, SYS_MUNMAP, [low, OTHER_STACK_LEN, 0, 0, 0, 0]).0,
+        None => s,
+    };
 
     let mask = mask & !node.never_masked();
     let mut back = regs;
     back.orig_rax = u64::MAX;
     if begins == Begins::Traced {
+        let at = (regs.rsp - 512) & !15;
         let start = TracedStart::new(regs.rip, regs.rsp, regs.eflags, regs.cs, regs.ss, mask);
         let trace = image::offset("diecast_blob_trace").ok_or(ExecError::NoVdso(tid))?;
         s.poke(GuestPtr(at), &start.words())?;

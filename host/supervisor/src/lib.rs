@@ -4,6 +4,7 @@ mod descriptors;
 mod exec;
 mod frame;
 pub mod image;
+mod lend;
 mod load;
 mod monitor;
 mod node_clock;

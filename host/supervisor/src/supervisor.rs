@@ -17,7 +17,7 @@ use diecast_host_sys::{GuestPtr, Tid, memory, process, seccomp, time};
 use crate::exec::{self, Begins, ExecError, Outcome};
 use crate::frame::NodeFrame;
 use crate::load::LoadWatch;
-use crate::{steps, traced};
+use crate::{lend, steps, traced};
 
 /// Scans at which a lineage must have been unseen before its event closes.
 const UNSEEN_SCANS: u32 = 3;
@@ -210,10 +210,14 @@ impl Loop {
         let node = self.nodes[l.node].clone();
         if traced::asks(&n) {
             // One that nobody waits for is the program's own call, with a bad address.
-            let _ = if lock(&self.shared.asking).remove(&n.tid().0) {
-                seccomp::add_fd(&l.fd, &n, &node.memfd).and_then(|fd| seccomp::answer(&l.fd, &n, i64::from(fd)))
-            } else {
-                seccomp::fail(&l.fd, &n, libc::EFAULT)
+            let lent = match lock(&self.shared.asking).remove(&n.tid().0) {
+                true => lend::lend(&l.fd, &n, &node),
+                false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+            };
+            // One that gets none can't map the blob, and dies of it.
+            let _ = match lent {
+                Ok(fd) => seccomp::answer(&l.fd, &n, i64::from(fd)),
+                Err(e) => seccomp::fail(&l.fd, &n, e.raw_os_error().unwrap_or(libc::EFAULT)),
             };
             return;
         }
@@ -250,6 +254,12 @@ impl Loop {
             Ok(Outcome::Failed | Outcome::Gone) => {
                 counts.failed_execs.fetch_add(1, Ordering::Relaxed);
             }
+            Ok(Outcome::Again) => {}
+            Ok(Outcome::Refused(e)) => {
+                counts.failed_execs.fetch_add(1, Ordering::Relaxed);
+                counts.outside.fetch_add(1, Ordering::Relaxed);
+                counts.problem(format!("node {}: {e}", node.name));
+            }
             Err(ExecError::Traced(_)) => self.serve_traced(index, &n),
             Err(e) => {
                 counts.outside.fetch_add(1, Ordering::Relaxed);
@@ -278,9 +288,11 @@ impl Loop {
             let _ = l.meter.disable();
             l.off = true;
             // Only on the way to a handler a call is made again. One signal of this number is kept, not two.
-            let _ = process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, libc::SIGTRAP, KICK_MAGIC);
-            let _ = seccomp::make_again(&self.listeners[index].fd, n);
-            return;
+            let pid = traced::process_of(tid).unwrap_or(tid);
+            if process::queue_signal(pid, tid, libc::SIGTRAP, KICK_MAGIC).is_ok() {
+                let _ = seccomp::make_again(&self.listeners[index].fd, n);
+                return;
+            }
         }
         if traced::wants_tracer(n) {
             let _ = seccomp::let_continue(&self.listeners[index].fd, n);
@@ -289,7 +301,11 @@ impl Loop {
         self.tell_of_tracer(at, tid);
         let (shared, kernel, lineage, n) = (self.shared.clone(), self.kernel, self.next_lineage, *n);
         self.next_lineage += 1;
-        let Ok(listener) = self.listeners[index].fd.try_clone() else { return };
+        let fd = &self.listeners[index].fd;
+        let Ok(listener) = fd.try_clone() else {
+            let _ = seccomp::fail(fd, &n, libc::EAGAIN);
+            return;
+        };
         let work = move || {
             let began = time::monotonic_ns();
             let asks = |pid: Tid| {
@@ -312,7 +328,9 @@ impl Loop {
             }
         };
         // It ends with its tracer at the latest.
-        let _ = std::thread::Builder::new().name("traced".into()).spawn(work);
+        if std::thread::Builder::new().name("traced".into()).spawn(work).is_err() {
+            let _ = seccomp::fail(fd, &n, libc::EAGAIN);
+        }
     }
 
     /// Switches meters off whose lineages have a traced process, of `(node, lineage, process)`, and others on.

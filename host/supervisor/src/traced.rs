@@ -108,7 +108,7 @@ fn stands(pid: Tid) -> Stands {
 }
 
 /// Whether there is such a file for a process: only a no is sure. Links lead from the process's root, not from ours.
-fn may_exist(tid: Tid, path: &Path) -> bool {
+pub(crate) fn may_exist(tid: Tid, path: &Path) -> bool {
     let root = PathBuf::from(format!("/proc/{}/root", tid.0));
     let mut at = if path.is_absolute() { root.clone() } else { PathBuf::from(format!("/proc/{}/cwd", tid.0)) };
     let mut left: Vec<PathBuf> = vec![path.to_owned()];
@@ -141,7 +141,7 @@ fn may_exist(tid: Tid, path: &Path) -> bool {
 }
 
 /// The path that execve was called with.
-fn path_of(tid: Tid, n: &Notification) -> Option<PathBuf> {
+pub(crate) fn path_of(tid: Tid, n: &Notification) -> Option<PathBuf> {
     let mut bytes = Vec::new();
     while n.nr == exec::SYS_EXECVE && bytes.len() < 4096 {
         let mut piece = [0u8; 32];

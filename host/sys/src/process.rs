@@ -35,11 +35,24 @@ pub fn kill(pid: Tid, signal: i32) -> io::Result<()> {
     check(i64::from(unsafe { libc::kill(pid.0, signal) })).map(|_| ())
 }
 
-/// Whether a thread is the only one of its process.
-pub fn is_alone(tid: Tid) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    // Each thread is a folder, which links to this one.
-    std::fs::metadata(format!("/proc/{}/task", tid.0)).is_ok_and(|folder| folder.nlink() == 3)
+/// Whether two threads have one table of descriptors. False where the kernel doesn't tell.
+pub fn share_descriptors(a: Tid, b: Tid) -> bool {
+    const KCMP_FILES: i32 = 2;
+    // SAFETY: no pointer argument.
+    unsafe { libc::syscall(libc::SYS_kcmp, a.0, b.0, KCMP_FILES, 0, 0) == 0 }
+}
+
+/// A limit of a process: what it is kept to, and what it may raise that to.
+pub type Limit = libc::rlimit;
+pub use libc::{RLIMIT_NOFILE, RLIMIT_STACK};
+
+/// A limit of a thread's process, and if one is given, sets it.
+pub fn limit(tid: Tid, which: u32, new: Option<&Limit>) -> io::Result<Limit> {
+    let mut old = Limit { rlim_cur: 0, rlim_max: 0 };
+    let new = new.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: none or a live rlimit to read, and one to write.
+    check(i64::from(unsafe { libc::prlimit(tid.0, which, new, &raw mut old) }))?;
+    Ok(old)
 }
 
 /// Queues a signal with a word of data for one thread, as sigqueue(3) does.

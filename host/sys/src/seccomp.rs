@@ -60,6 +60,9 @@ pub struct Notification {
     pub args: [u64; 6],
 }
 
+/// Length of the `syscall` instruction: the call is made again from so far before [`Notification::ip`].
+pub const SYSCALL_LEN: u64 = 2;
+
 impl Notification {
     /// The thread that waits.
     pub fn tid(&self) -> Tid {
