@@ -236,7 +236,7 @@ fn make_of_a_c_project() {
 
 /// A process that dies on its way into the frame is no escape from it.
 #[test]
-fn processes_killed_during_their_exec() {
+fn processes_killed_and_stopped_during_their_exec() {
     let r = run(World::Frame("1"), &[&c("kills", false)]);
-    assert_eq!((r.text().as_str(), r.status), ("= killed 600\n", Some(0)), "{}", r.stderr);
+    assert_eq!((r.text().as_str(), r.status), ("= killed 600\n= stopped 1 others 200\n", Some(0)), "{}", r.stderr);
 }

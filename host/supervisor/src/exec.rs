@@ -106,7 +106,7 @@ enum Next {
 
 /// Resumes and waits for the next stop that is not a stale tick of the old image's meter. Such a tick comes
 /// before the resumed code ran, so it is resumed in the same way again.
-fn go(s: Stopped, how: fn(Stopped) -> io::Result<Tid>) -> io::Result<Next> {
+fn go(s: Stopped, how: impl Fn(Stopped) -> io::Result<Tid>) -> io::Result<Next> {
     how(s)?;
     loop {
         match ptrace::wait()? {
@@ -486,6 +486,39 @@ pub fn mm_map(tid: Tid, auxv: &Auxv) -> Option<[u64; 13]> {
     ])
 }
 
+/// Lets a thread run to its next trap, all other signals being blocked that can be. A SIGSTOP stops the process as it would
+/// any, and the thread goes on nonetheless: once it is let go it stops too, unless a SIGCONT came.
+fn to_trap(mut s: Stopped) -> Result<Next, ExecError> {
+    let (mut kicked, mut signal) = (false, 0);
+    loop {
+        s = match go(s, |s| s.resume(signal))? {
+            Next::Stopped(s) => s,
+            Next::Gone => return Ok(Next::Gone),
+        };
+        signal = 0;
+        match s.why {
+            Why::Interrupt => {}
+            Why::Signal(libc::SIGSTOP, _) => signal = libc::SIGSTOP,
+            Why::Signal(libc::SIGTRAP, SI_QUEUE) => kicked = true,
+            _ => break,
+        }
+    }
+    if kicked {
+        let tid = s.tid();
+        process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, libc::SIGTRAP, KICK_MAGIC)?;
+    }
+    Ok(Next::Stopped(s))
+}
+
+macro_rules! trap {
+    ($s:expr) => {
+        match to_trap($s)? {
+            Next::Stopped(s) => s,
+            Next::Gone => return Ok(Outcome::Gone),
+        }
+    };
+}
+
 fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
     match s.why {
         Why::Signal(libc::SIGTRAP, _) => Ok(()),
@@ -561,7 +594,7 @@ fn into_frame(
         (r.rax, r.orig_rax, r.rip) = (SYS_MMAP, u64::MAX, vdso + returns);
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = mapping;
         s.set_regs(&r)?;
-        stop!(s, |s| s.resume(0))
+        trap!(s)
     } else {
         let (s, mapped) = call!(s, &r, vdso + kernel.syscall, SYS_MMAP, mapping);
         expect_trap(&s, "mapping the blob")?;
@@ -570,10 +603,10 @@ fn into_frame(
         }
         (r.rip, r.orig_rax) = (entry, u64::MAX);
         s.set_regs(&r)?;
-        stop!(s, |s| s.resume(0))
+        trap!(s)
     };
     let now = s.regs()?;
-    if now.rip == entry && s.why != Why::Interrupt {
+    if now.rip == entry {
         // It returned to where nothing is mapped.
         return Err(failed("mapping the blob", now.rax));
     }
