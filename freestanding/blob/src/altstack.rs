@@ -169,10 +169,10 @@ fn is_mapped(index: u64) -> bool {
     r == base(index) as Ret || r == EEXIST
 }
 
-/// Should this disposition be entered through `dc_onstack`?
-pub fn enters_through_us(action: &[u64; 4]) -> bool {
+/// Should this disposition of a signal be entered through `dc_onstack`?
+pub fn enters_through_us(signo: u64, action: &[u64; 4]) -> bool {
     let moved = action[1] & SA_ONSTACK != 0 && process().inherited.alt_used.load(Relaxed) != 0;
-    action[0] > 1 && (moved || node().metered.load(Relaxed) != 0)
+    action[0] > 1 && (moved || signals::is_internal(signo) || node().metered.load(Relaxed) != 0)
 }
 
 /// Where a handler of the program goes on.

@@ -100,16 +100,25 @@ pub fn missed(r: sys::Ret, mask: u64, before: Seen) -> bool {
     pending & !mask & !signals::SIGTRAP_BIT != 0
 }
 
+/// Whether the kernel went back before a call that was made: `syscall` leaves the address after it in rcx.
+fn is_made_again(u: &UContext) -> bool {
+    let at = u.regs[reg::RIP];
+    u.regs[reg::RCX] == at.wrapping_add(2) && user::get::<u16>(at) == Ok(SYSCALL)
+}
+
+fn is_ours(at: u64) -> bool {
+    (BLOB_ADDR..BLOB_ADDR + BLOB_LEN_MAX).contains(&at)
+}
+
 /// At the end of a hit: where the kernel set up a restart and the program's own handler is about to run, the call
 /// returns EINTR if that handler asks for it.
 #[inline(never)]
 pub fn give_back(u: &mut UContext) {
     let at = u.regs[reg::RIP];
-    // `syscall` leaves the address after it in rcx: the call was made, and the kernel went back before it.
-    if u.regs[reg::RCX] != at.wrapping_add(2) || user::get::<u16>(at) != Ok(SYSCALL) {
+    if !is_made_again(u) {
         return;
     }
-    let inside = (BLOB_ADDR..BLOB_ADDR + BLOB_LEN_MAX).contains(&at);
+    let inside = is_ours(at);
     if u.regs[reg::RAX] == RESTART_SYSCALL {
         // Stopped and continued: the kernel was about to go on with the wait when the hit came, and forgets how when
         // the hit returns. The blob's own waits know; the program's can only be a poll without a timeout.
@@ -136,8 +145,7 @@ pub fn give_back(u: &mut UContext) {
 #[inline(never)]
 pub fn by_flags(u: &mut UContext, flags: u64) {
     let at = u.regs[reg::RIP];
-    let is_restarted = u.regs[reg::RCX] == at.wrapping_add(2) && user::get::<u16>(at) == Ok(SYSCALL);
-    if flags & SA_RESTART == 0 && is_restarted && is_interruptible(u.regs[reg::RAX], u.regs[reg::RSI]) {
+    if flags & SA_RESTART == 0 && is_made_again(u) && is_interruptible(u.regs[reg::RAX], u.regs[reg::RSI]) {
         u.regs[reg::RAX] = sys::EINTR as u64;
         u.regs[reg::RIP] = at.wrapping_add(2);
     }
@@ -217,9 +225,7 @@ fn has_done_nothing(u: &UContext) -> bool {
     if is_in_wait(u) {
         return at != entry::wait_end();
     }
-    let inside = (BLOB_ADDR..BLOB_ADDR + BLOB_LEN_MAX).contains(&at);
-    let after = at.wrapping_add(2);
-    inside && u.regs[reg::RCX] == after && after != entry::own_call_ip() && user::get::<u16>(at) == Ok(SYSCALL)
+    is_ours(at) && at.wrapping_add(2) != entry::own_call_ip() && is_made_again(u)
 }
 
 fn has_a_mask(number: u64) -> bool {

@@ -28,6 +28,11 @@ pub const NEVER_MASKED: u64 = 1 << 8 | 1 << 18;
 /// and calls in all threads.
 pub const INTERNAL: u32 = 32;
 pub const INTERNALS: u32 = 3;
+
+pub fn is_internal(signo: u64) -> bool {
+    (signo as u32).wrapping_sub(INTERNAL) < INTERNALS
+}
+
 /// The flags of a disposition that Linux knows; it drops others, by which programs find out.
 const SA_KNOWN: u64 = 0xdc00_0807;
 
@@ -394,7 +399,7 @@ pub fn enter_through_us() {
     for sig in (1..=64u64).filter(|s| virtual_action(*s).is_none()) {
         let mut now = [0u64; 4];
         sys::own(nr::RT_SIGACTION, [sig, 0, &raw mut now as u64, 8, 0, 0]);
-        if now[0] != entry::onstack_entry() && altstack::enters_through_us(&now) {
+        if now[0] != entry::onstack_entry() && altstack::enters_through_us(sig, &now) {
             remember_handler(sig, &mut now);
             sys::own(nr::RT_SIGACTION, [sig, &raw const now as u64, 0, 8, 0, 0]);
         }
@@ -479,8 +484,7 @@ pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
     let mut old = [0u64; 4];
     if new_at != 0 {
         new[3] = strip(new[3]);
-        let is_internal = new[0] > 1 && (a[0] as u32).wrapping_sub(INTERNAL) < INTERNALS;
-        if is_internal || altstack::enters_through_us(&new) {
+        if altstack::enters_through_us(a[0], &new) {
             remember_handler(a[0], &mut new);
         }
         a[1] = &raw const new as u64;

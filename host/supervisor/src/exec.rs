@@ -18,9 +18,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{
-    BLOB_ADDR, InitArgs, KICK_MAGIC, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart,
-};
+use diecast_core_abi::{BLOB_ADDR, InitArgs, METER_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TracedStart};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::ptrace::{self, Regs, Stopped, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -121,9 +119,9 @@ fn go(s: Stopped, how: impl Fn(Stopped) -> io::Result<Tid>) -> io::Result<Next> 
     }
 }
 
-macro_rules! stop {
-    ($s:expr, $how:expr) => {
-        match go($s, $how)? {
+macro_rules! stopped {
+    ($next:expr) => {
+        match $next? {
             Next::Stopped(s) => s,
             Next::Gone => return Ok(Outcome::Gone),
         }
@@ -147,10 +145,7 @@ fn call(mut s: Stopped, regs: &Regs, at: u64, nr: u64, args: [u64; 6]) -> Result
         if now.rip != at {
             match held {
                 Some(libc::SIGSTOP) => process::kill(s.tid(), libc::SIGSTOP)?,
-                Some(signal) => {
-                    let tid = s.tid();
-                    process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, signal, KICK_MAGIC)?;
-                }
+                Some(_) => traced::kick(s.tid())?,
                 None => {}
             }
             return Ok(Some((s, now.rax as i64)));
@@ -299,7 +294,7 @@ fn attempt(
     if s.why == Why::Exec {
         // The call is not over: its return value would overwrite a register.
         ptrace::interrupt(s.tid())?;
-        s = stop!(s, |s| s.resume(0));
+        s = stopped!(go(s, |s| s.resume(0)));
     }
     let regs = s.regs()?;
     // A new image may begin at the very address, but with all registers zero.
@@ -504,19 +499,9 @@ fn to_trap(mut s: Stopped) -> Result<Next, ExecError> {
         }
     }
     if kicked {
-        let tid = s.tid();
-        process::queue_signal(traced::process_of(tid).unwrap_or(tid), tid, libc::SIGTRAP, KICK_MAGIC)?;
+        traced::kick(s.tid())?;
     }
     Ok(Next::Stopped(s))
-}
-
-macro_rules! trap {
-    ($s:expr) => {
-        match to_trap($s)? {
-            Next::Stopped(s) => s,
-            Next::Gone => return Ok(Outcome::Gone),
-        }
-    };
 }
 
 fn expect_trap(s: &Stopped, during: &'static str) -> Result<(), ExecError> {
@@ -594,7 +579,7 @@ fn into_frame(
         (r.rax, r.orig_rax, r.rip) = (SYS_MMAP, u64::MAX, vdso + returns);
         [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = mapping;
         s.set_regs(&r)?;
-        trap!(s)
+        stopped!(to_trap(s))
     } else {
         let (s, mapped) = call!(s, &r, vdso + kernel.syscall, SYS_MMAP, mapping);
         expect_trap(&s, "mapping the blob")?;
@@ -603,7 +588,7 @@ fn into_frame(
         }
         (r.rip, r.orig_rax) = (entry, u64::MAX);
         s.set_regs(&r)?;
-        trap!(s)
+        stopped!(to_trap(s))
     };
     let now = s.regs()?;
     if now.rip == entry {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
-use diecast_core_abi::{KICK_MAGIC, PROC_MAGIC, PROC_PAGE_ADDR};
+use diecast_core_abi::{PROC_MAGIC, PROC_PAGE_ADDR};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::seccomp::Notification;
 use diecast_host_sys::vdso::KernelVdso;
@@ -288,8 +288,7 @@ impl Loop {
             let _ = l.meter.disable();
             l.off = true;
             // Only on the way to a handler a call is made again. One signal of this number is kept, not two.
-            let pid = traced::process_of(tid).unwrap_or(tid);
-            if process::queue_signal(pid, tid, libc::SIGTRAP, KICK_MAGIC).is_ok() {
+            if traced::kick(tid).is_ok() {
                 let _ = seccomp::make_again(&self.listeners[index].fd, n);
                 return;
             }

@@ -6,12 +6,14 @@
 //! program does not make, and no stop that natively is none.
 
 use std::fs;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use diecast_core_abi::{
-    ASKS_MAGIC, BEGIN_LEN_MAX, BLOB_ADDR, BeginArgs, InitArgs, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR, TRACED_MAGIC,
+    ASKS_MAGIC, BEGIN_LEN_MAX, BLOB_ADDR, BeginArgs, InitArgs, KICK_MAGIC, NODE_PAGE_LEN, PROC_MAGIC, PROC_PAGE_ADDR,
+    TRACED_MAGIC,
 };
 use diecast_host_sys::ptrace::{self, Wait, Why};
 use diecast_host_sys::seccomp::{self, Notification};
@@ -67,6 +69,11 @@ pub fn asks(n: &Notification) -> bool {
 pub fn process_of(tid: Tid) -> Option<Tid> {
     let status = fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok()).map(Tid)
+}
+
+/// Kicks a thread: the wait that it is in is translated anew, and a call that it was taken out of is made again.
+pub fn kick(tid: Tid) -> io::Result<()> {
+    process::queue_signal(process_of(tid).unwrap_or(tid), tid, libc::SIGTRAP, KICK_MAGIC)
 }
 
 /// Where a process stands.
