@@ -50,6 +50,21 @@ fn a_traced_program_has_no_meter_and_it_is_said_once() {
     assert!(said[0].contains("not metered"), "{}", r.stderr);
 }
 
+/// A tracer of both would have to wait for the supervisor, which it has stopped. It was so for ever.
+#[test]
+fn a_tracer_of_diecast_itself_is_told_where_to_trace() {
+    let Some(strace) = tool("strace") else { return };
+    let out = std::process::Command::new("timeout")
+        .args(["-k", "5", "30", &strace, "-f", "-o", "/dev/null"])
+        .arg(diecast_tests::diecast())
+        .args(["frame", "--tdf", "10", UNMETERED[0], UNMETERED[1], "--", "true"])
+        .output()
+        .expect("timeout runs");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(!matches!(out.status.code(), Some(0 | 124 | 137) | None), "{:?} {stderr}", out.status);
+    assert!(stderr.contains("trace inside the frame"), "{stderr}");
+}
+
 /// The meter goes off when strace comes, and on again when it has gone.
 #[test]
 fn a_meter_is_off_while_its_program_is_attached_to() {

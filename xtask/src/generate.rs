@@ -146,6 +146,7 @@ PTRACE_O_SUSPEND_SECCOMP. A trapped call with a stack pointer that points nowher
 shadow stacks are untested, for want of a processor.
 - Pid namespaces that a program makes itself: threads of two of them with the same number share what is known of a thread's \
 CPU time, so two such containers in one node or frame are charged each other's. One alone is right.
+- CLOCK_PROCESS_CPUTIME_ID in a child of vfork shows its parent's CPU time, whose page it has, until its exec.
 - pthread_cancel that meets a thread in the microsecond between a trapped call and the kernel's acts when that call ends, \
 where the C library looks at the instruction pointer.
 - While a hit of one thread looks at its schedstat, a child that another thread forks gets that descriptor too, until its \
@@ -283,7 +284,7 @@ forked without an exec lose theirs too.
 address, and about ten calls by which the blob is mapped: they are the frame's.
 - A tracer that does not stop at execs (neither PTRACE_O_TRACEEXEC nor the SIGTRAP of old) kills what it traces. One that is \
 traced itself can't start programs: execve fails with EPERM. So it does where the kernel lets only tracers write to \
-/proc/PID/mem.
+/proc/PID/mem, and where one traces the program and `diecast` alike (`strace -f diecast frame`).
 ";
 
 const OFFLOAD: &str = "

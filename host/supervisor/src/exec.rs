@@ -61,6 +61,11 @@ pub(crate) const OURS: u64 = 1 << 4 | 1 << 30;
 pub enum ExecError {
     #[error("process {0:?} is traced by another process")]
     Traced(Tid),
+    #[error(
+        "process {0:?} is traced by what traces diecast too, so neither could wait for the other: trace inside the frame \
+         (diecast frame -- strace ...)"
+    )]
+    TracedWithUs(Tid),
     #[error("process {0:?} is a 32-bit program, which a frame does not support")]
     Not64Bit(Tid),
     #[error("no AT_SYSINFO_EHDR in the auxiliary vector of {0:?}")]
@@ -237,7 +242,7 @@ fn is_ours(tracer: Tid) -> bool {
     std::path::Path::new(&format!("/proc/self/task/{}", tracer.0)).exists()
 }
 
-fn any_tracer_of(tid: Tid) -> Option<Tid> {
+pub(crate) fn any_tracer_of(tid: Tid) -> Option<Tid> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).unwrap_or_default();
     let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:")?.trim().parse::<i32>().ok())?;
     (tracer != 0).then_some(Tid(tracer))

@@ -297,6 +297,12 @@ impl Loop {
             let _ = seccomp::let_continue(&self.listeners[index].fd, n);
             return;
         }
+        if traced::by_ours(tid) {
+            self.shared.counts.failed_execs.fetch_add(1, Ordering::Relaxed);
+            self.shared.counts.problem(format!("node {}: {}", node.name, ExecError::TracedWithUs(tid)));
+            let _ = seccomp::fail(&self.listeners[index].fd, n, libc::EPERM);
+            return;
+        }
         self.tell_of_tracer(at, tid);
         let (shared, kernel, lineage, n) = (self.shared.clone(), self.kernel, self.next_lineage, *n);
         self.next_lineage += 1;

@@ -217,6 +217,11 @@ pub enum Outcome {
     Gone,
 }
 
+/// Whether a process's tracer traces this one too. To hold it would be to wait for oneself.
+pub fn by_ours(tid: Tid) -> bool {
+    exec::tracer_of(tid).is_some_and(|tracer| exec::any_tracer_of(Tid(std::process::id() as i32)) == Some(tracer))
+}
+
 /// The tracer, which can't go on to do anything from now on. It may have to wait in the kernel for the exec before it
 /// stops (vfork), so its stop is not waited for here.
 struct Held;
