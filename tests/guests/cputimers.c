@@ -144,6 +144,43 @@ static void after_exec(void) {
     line("range exec.periods 120000000 %ld 280000000", now(CLOCK_PROCESS_CPUTIME_ID) - c);
 }
 
+// Whoever uses the CPU time is told, if it does not block the signal.
+static volatile int told_here, told_elsewhere;
+static __thread volatile int here;
+static void who(int sig) {
+    (void)sig;
+    if (here) told_here++; else told_elsewhere++;
+}
+static void *burn_here(void *blocks) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPROF);
+    sigaddset(&set, SIGVTALRM);
+    if (blocks) pthread_sigmask(SIG_BLOCK, &set, NULL);
+    here = 1;
+    // Nearly all of it in user mode.
+    for (long until = now(CLOCK_THREAD_CPUTIME_ID) + 300 * MS; now(CLOCK_THREAD_CPUTIME_ID) < until;)
+        for (volatile int i = 0; i < 100000; i++) {}
+    return NULL;
+}
+static void whom(void) {
+    on_signal(SIGPROF, SA_RESTART, who);
+    on_signal(SIGVTALRM, SA_RESTART, who);
+    for (int which = ITIMER_VIRTUAL; which <= ITIMER_PROF; which++) {
+        for (long blocks = 0; blocks < 2; blocks++) {
+            struct itimerval i = {{0, 20000}, {0, 20000}};
+            pthread_t t;
+            told_here = told_elsewhere = 0;
+            pthread_create(&t, NULL, burn_here, (void *)blocks);
+            setitimer(which, &i, NULL);
+            pthread_join(t, NULL);
+            setitimer(which, &(struct itimerval){{0, 0}, {0, 0}}, NULL);
+            line("range whom.%d.%ld 8 %d 20", which, blocks, blocks ? told_elsewhere : told_here);
+            line("range whom.%d.%ld.else 0 %d 1", which, blocks, blocks ? told_here : told_elsewhere);
+        }
+    }
+}
+
 static volatile int stop;
 static void *spin(void *unused) {
     while (!stop) {}
@@ -207,7 +244,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests},
-        {"over_exec", over_exec}, {"backwards", backwards}};
+        {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;
 }

@@ -138,9 +138,9 @@ fn set_kernels(index: usize, value_ns: u64, interval_ns: u64) {
     sys::own(nr::SETITIMER, [(index - TIMERS_MAX + 1) as u64, &raw const p as u64, 0, 0, 0, 0]);
 }
 
-/// After a hit: has a deadline come? A child of vfork finds its parent's timers.
+/// After a hit of a thread that blocks these signals: has a deadline come? A child of vfork finds its parent's timers.
 #[inline(never)]
-pub fn check() {
+pub fn check(blocked: u64) {
     if signals::is_guest() {
         return;
     }
@@ -149,13 +149,13 @@ pub fn check() {
         while left != 0 {
             let index = i * 64 + left.trailing_zeros() as usize;
             left &= left - 1;
-            look(index);
+            look(index, blocked);
         }
     }
 }
 
 #[inline(never)]
-fn look(index: usize) {
+fn look(index: usize, blocked: u64) {
     let inherited = &process().inherited;
     let (Some(due), Some(every)) = (cell(&inherited.cpu_due_ns, index), cell(&inherited.cpu_every_ns, index)) else {
         return;
@@ -185,16 +185,23 @@ fn look(index: usize) {
     } else {
         let left = if every_ns == 0 { 0 } else { next.saturating_sub(at).max(1) };
         set_kernels(index, held(left), held(every_ns));
-        tell(index);
+        tell(index, blocked);
     }
 }
 
-/// SIGVTALRM or SIGPROF, as the kernel sends it.
-fn tell(index: usize) {
+/// SIGVTALRM or SIGPROF, as the kernel sends it: to the process, of which the thread that used the CPU time comes first.
+/// This one blocks everything until its hit is over, so it gets the signal by name.
+fn tell(index: usize, blocked: u64) {
     const SIGVTALRM: u64 = 26;
     const SI_KERNEL: u64 = 0x80;
     let signo = SIGVTALRM + (index - TIMERS_MAX) as u64;
     let info = [signo, SI_KERNEL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-    sys::own(sys::RT_SIGQUEUEINFO, [pid, signo, &raw const info as u64, 0, 0, 0]);
+    let (tid, info) = (sys::gettid() as u64, &raw const info as u64);
+    // A process is told by any of its threads' numbers; who says that a signal is the kernel's may only name itself.
+    if blocked & 1 << (signo - 1) != 0 {
+        sys::own(sys::RT_SIGQUEUEINFO, [tid, signo, info, 0, 0, 0]);
+    } else {
+        let pid = sys::own(sys::GETPID, [0; 6]) as u64;
+        sys::own(sys::RT_TGSIGQUEUEINFO, [pid, tid, signo, info, 0, 0]);
+    }
 }

@@ -44,7 +44,8 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         // On its way out of a system call: there rcx holds where it goes on.
         hit(regs[reg::RCX] == regs[reg::RIP]);
         if process().own.cpu_timers.load(Relaxed) != 0 {
-            cputimers::check();
+            // SAFETY: as above.
+            cputimers::check(unsafe { (*uc).mask });
         }
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         let u = unsafe { &mut *uc };
