@@ -164,12 +164,18 @@ fn cpu_time_agrees_with_itself_and_timers_count_it() {
     conforms(&[&c("usage", false)], &FRAMES);
 }
 
-/// Cores, real-time policies and nice values: the same as natively on as many cores.
 #[test]
 fn timers_and_sleeps_by_cpu_clocks_are_the_programs() {
     conforms(&[&c("cputimers", false)], &FRAMES);
 }
 
+/// One that met a hit on its way was lost.
+#[test]
+fn sigtraps_that_threads_send_each_other_come() {
+    conforms(&[&c("sentraps", false)], &FRAMES);
+}
+
+/// Cores, real-time policies and nice values: the same as natively on as many cores.
 #[test]
 fn cores_and_policies_are_judged_remembered_and_inherited() {
     conforms(&[&c("cores", false)], &FRAMES);

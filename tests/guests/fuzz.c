@@ -12,6 +12,7 @@
 // clock_gettime clock_getres clock_nanosleep epoll_wait mq_timedsend mq_timedreceive waitid openat pselect6 ppoll
 // epoll_pwait timerfd_settime timerfd_gettime recvmmsg prlimit64 clock_adjtime getcpu sched_setattr sched_getattr
 // seccomp io_pgetevents clone3 openat2 epoll_pwait2 futex_waitv futex_wait keyctl unshare setns
+// tkill tgkill
 // Left out: execve execveat ptrace (seen by the supervisor, not trapped; guest processes, test tracers), rseq
 // io_uring_setup io_uring_enter io_uring_register perf_event_open (refused in a frame)
 #include "chance.h"
@@ -507,7 +508,7 @@ static void do_send(void) {
     int sig = PICK(SIGNALS);
     i.si_value.sival_int = below(1000);
     mask_seen = 0;
-    long r = one_in(2) ? R3(SYS_tgkill, getpid(), getpid(), sig) : one_in(2) ? R2(SYS_kill, getpid(), sig) : R3(SYS_rt_sigqueueinfo, getpid(), sig, &i);
+    long r = one_in(3) ? R3(SYS_tgkill, getpid(), getpid(), sig) : one_in(3) ? R2(SYS_tkill, getpid(), sig) : one_in(2) ? R2(SYS_kill, getpid(), sig) : R3(SYS_rt_sigqueueinfo, getpid(), sig, &i);
     SAY("%d %ld mask %lx", sig, r, (long)mask_seen);
 }
 // A descriptor for signals, of SIGSYS and SIGTRAP or of others: what waits in it, and then no more.

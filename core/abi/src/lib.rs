@@ -26,7 +26,7 @@ pub use own::{
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 25;
+pub const ABI_VERSION: u32 = 26;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -158,6 +158,8 @@ pub struct ThreadSlot {
     pub switches: AtomicU64,
     /// The part of `cost_ns` that the process has not been told of: the emulator can't.
     pub untold_cost_ns: AtomicU64,
+    /// A SIGTRAP that another thread of its process has sent to this one (blob, sentraps).
+    pub trap: AtomicU64,
 }
 
 impl ThreadSlot {

@@ -140,7 +140,7 @@ fn take(owner: u64) -> Option<u64> {
         let held = cell.load(Relaxed);
         let gone = held != 0
             && held >> 32 == owner >> 32
-            && sys::own(sys::TGKILL, [held >> 32, held & 0xffff_ffff, 0, 0, 0, 0]) == ESRCH;
+            && sys::own(nr::TGKILL, [held >> 32, held & 0xffff_ffff, 0, 0, 0, 0]) == ESRCH;
         if (held == 0 || gone) && cell.compare_exchange(held, owner, Relaxed, Relaxed).is_ok() {
             if is_mapped(i) {
                 return Some(i);

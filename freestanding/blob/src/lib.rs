@@ -29,6 +29,7 @@ mod init;
 mod interrupt;
 mod meter;
 mod sched;
+mod sentraps;
 mod serve;
 mod settime;
 mod signalfd;

@@ -15,7 +15,7 @@ use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
-use crate::{clock, cputimers, interrupt, node, process, signals, sites, sys, usage};
+use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites, sys, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -47,6 +47,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
             // SAFETY: as above.
             cputimers::check(unsafe { (*uc).mask });
         }
+        sentraps::look();
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         let u = unsafe { &mut *uc };
         interrupt::give_back(u);
@@ -60,6 +61,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     } else if i.code == SI_KERNEL && sites::met_breakpoint(unsafe { &mut *uc }) {
         // The instruction is made again.
     } else {
+        sentraps::came();
         // The program's own handler may make trapped calls; the mask comes back with the frame.
         let sigsys = 1u64 << 30;
         sys::own(RT_SIGPROCMASK, [1, &raw const sigsys as u64, 0, 8, 0, 0]);
@@ -89,6 +91,7 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
                 &s.charged_ns,
                 &s.switches,
                 &s.untold_cost_ns,
+                &s.trap,
             ] {
                 v.store(0, Relaxed);
             }

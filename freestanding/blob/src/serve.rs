@@ -9,8 +9,8 @@ use crate::entry::Record;
 use crate::sys::{self, Ret};
 use crate::user::{self, Timeval};
 use crate::{
-    altstack, carried, clock, files, node, report, sched, settime, signalfd, signals, sites, sockets, stacks, stamps,
-    timers, timespaces, usage, vdso, views, waits,
+    altstack, carried, clock, files, node, report, sched, sentraps, settime, signalfd, signals, sites, sockets, stacks,
+    stamps, timers, timespaces, usage, vdso, views, waits,
 };
 
 /// Serves one call that came by a signal and gives what goes into rax.
@@ -83,6 +83,7 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::SYSINFO => sysinfo(a),
         nr::PRCTL => carried::prctl(a),
         nr::SECCOMP => carried::install(nr::SECCOMP, a),
+        nr::TKILL | nr::TGKILL => sentraps::send(r.nr as u32, a),
         nr::KEYCTL => timers::key_timeout(a),
         nr::UNSHARE => timespaces::unshare(a),
         nr::SETNS => timespaces::setns(a),

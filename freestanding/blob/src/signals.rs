@@ -12,7 +12,7 @@ use crate::carried::{
 use crate::entry::{self, CloneRecord, Resume, SigInfo, UContext};
 use crate::sys::{self, Ret, as_is};
 use crate::user;
-use crate::{altstack, interrupt, process, signalfd, timespaces, tsc, waits};
+use crate::{altstack, interrupt, process, sentraps, signalfd, timespaces, tsc, waits};
 
 const SIGSYS: u64 = 31;
 const SIGTRAP: u64 = 5;
@@ -239,6 +239,9 @@ pub fn rt_sigtimedwait(a: [u64; 6]) -> Ret {
             break r;
         }
     };
+    if taken == SIGTRAP as Ret {
+        sentraps::came();
+    }
     if taken < 0 || a[1] == 0 { taken } else { user::put_words(a[1], &info).err().unwrap_or(taken) }
 }
 
@@ -411,7 +414,7 @@ pub fn die(signo: u64) -> ! {
     let dfl = [0u64; 4];
     sys::own(nr::RT_SIGACTION, [signo, &raw const dfl as u64, 0, 8, 0, 0]);
     let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-    sys::own(sys::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
+    sys::own(nr::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
     set_kernel_mask(0);
     sys::exit_group(128 + signo)
 }
@@ -540,7 +543,7 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
             let dfl = [0u64; 4];
             sys::own(nr::RT_SIGACTION, [signo as u64, &raw const dfl as u64, 0, 8, 0, 0]);
             let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-            sys::own(sys::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
+            sys::own(nr::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
         }
         1 => {}
         handler => {

@@ -74,6 +74,7 @@ pub const MMAP: u32 = 9;
 pub const MPROTECT: u32 = 10;
 pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
+pub const GETUID: u32 = 102;
 pub const KCMP: u32 = 312;
 pub const ARCH_PRCTL: u32 = 158;
 pub const MADVISE: u32 = 28;
@@ -81,7 +82,6 @@ pub const RT_SIGQUEUEINFO: u32 = 129;
 pub const RT_TGSIGQUEUEINFO: u32 = 297;
 pub const CAPGET: u32 = 125;
 pub const GETTID: u32 = 186;
-pub const TGKILL: u32 = 234;
 
 pub const MUNMAP: u32 = 11;
 pub const MSEAL: u32 = 462;
