@@ -3,7 +3,7 @@
 time, and do their logs hold an error that a native run lacks? Prints a table, writes JSON; exit 1 when a server fails
 in a frame, errs there only, or is off in rate by more than the bar, 3 when nothing ran.
 
-Usage: benches/servers.py [--server NAME]... [--seconds S] [--install] [--out DIR]     (make bench-servers; 20 minutes)
+Usage: benches/servers.py [--server NAME]... [--seconds S] [--grain G] [--install] [--out DIR]     (make bench-servers; 20 minutes)
 
 A server whose programs are missing is skipped, or installed first with --install (needs root).
 """
@@ -202,22 +202,23 @@ def prepared(folder, port):
             out.write(text.replace("$D", folder).replace("$PORT", str(port)))
 
 
-def once(name, script, read, tdf, seconds, keep):
+def once(name, script, read, tdf, o):
     """One run; tdf 0 is native. What the load said, and the lines of the server's logs."""
     port = 20000 + os.getpid() % 1000 * 40
     with tempfile.TemporaryDirectory(prefix=f"diecast-{name}-", dir="/var/tmp") as folder:
         prepared(folder, port)
         if fpm := php_fpm():
             os.symlink(fpm, f"{folder}/php-fpm")
-        env = {**os.environ, "D": folder, "PORT": str(port), "S": str(seconds), "PATH": os.environ["PATH"] + ":" + folder}
+        env = {**os.environ, "D": folder, "PORT": str(port), "S": str(o.seconds), "PATH": os.environ["PATH"] + ":" + folder}
         command = ["bash", "-c", READY + script]
         # One core either way: natively by pinning, in a frame by what a virtual machine of one core has.
-        command = ([DIECAST, "frame", "--tdf", str(tdf), "--cores", "1", "--", *command] if tdf else ["taskset", "-c", "0", *command])
+        grain = ["--grain", o.grain] if o.grain else []
+        command = ([DIECAST, "frame", "--tdf", str(tdf), "--cores", "1", *grain, "--", *command] if tdf else ["taskset", "-c", "0", *command])
         began = time.monotonic()
         child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  stdin=subprocess.DEVNULL, start_new_session=True)
         try:
-            out, err = child.communicate(timeout=(60 + seconds * 3) * max(tdf, 1))
+            out, err = child.communicate(timeout=(60 + o.seconds * 3) * max(tdf, 1))
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             out, err = child.communicate()
@@ -227,9 +228,8 @@ def once(name, script, read, tdf, seconds, keep):
         for where, _, names in os.walk(f"{folder}/log"):
             for file in sorted(names):
                 lines += open(f"{where}/{file}", errors="replace").read().splitlines()
-        if keep:
-            with open(f"{keep}/{name}-{tdf or 'native'}.log", "w") as log:
-                log.write(out + "\n".join(lines) + "\n")
+        with open(f"{o.out}/{name}-{tdf or 'native'}.log", "w") as log:
+            log.write(out + "\n".join(lines) + "\n")
         plain = [line.replace(folder, "") for line in lines]
     found = {"status": child.returncode, "took_s": round(took, 1), "log": plain}
     try:
@@ -266,6 +266,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--server", action="append", choices=[s[0] for s in SERVERS], help="only this (several times)")
     a.add_argument("--seconds", type=int, default=5, help="of load, in the time that the server sees")
+    a.add_argument("--grain", help="of the frames, as 2ms: LIMITS.md says which servers want a longer one")
     a.add_argument("--install", action="store_true", help="apt-get install what is missing")
     a.add_argument("--out", default=f"out/bench-servers-{int(time.time())}")
     o = a.parse_args()
@@ -281,12 +282,12 @@ def main():
             print(f"| {name} | | skipped: no {', '.join(lacks)} (apt-get install {packages}) |", flush=True)
             results.append({"server": name, "skipped": lacks})
             continue
-        native = once(name, script, read, 0, o.seconds, o.out)
+        native = once(name, script, read, 0, o)
         if native["bad"]:
             print(f"| {name} | | skipped: natively {native['bad']} |", flush=True)
             results.append({"server": name, "skipped": native["bad"]})
             continue
-        framed = once(name, script, read, tdf, o.seconds, o.out)
+        framed = once(name, script, read, tdf, o)
         new, errors, why = judge(native, framed)
         told = cell(framed) if "rate" in framed else ("", "", "")
         print(f"| {name} | {tdf} | {' | '.join(cell(native))} | {' | '.join(told)} | {len(new)} ({len(errors)}) | {'; '.join(why) or 'fine'} |", flush=True)

@@ -46,6 +46,8 @@ fn every_trapped_call_passes_from_inside_the_blob() {
                     nr::UNSHARE => [0x4000_0080, 0, 0, 0, 0, 0],
                     nr::SETNS => [1, 0x4000_0080, 0, 0, 0, 0],
                     nr::SEMCTL => [1, 0, 2, 0, 0, 0],
+                    nr::TKILL => [1, 5, 0, 0, 0, 0],
+                    nr::TGKILL => [1, 1, 5, 0, 0, 0],
                     _ => [1, 1, 20, 1, 1, 1],
                 };
                 let trapped = verdict(r.nr, ip, args).0;
@@ -85,6 +87,7 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::UNSHARE, 1, [0x400, 0, 0, 0, 0, 0]).0, ALLOW, "of files");
     assert_eq!(verdict(nr::SETNS, 1, [3, 0x4000_0000, 0, 0, 0, 0]).0, ALLOW, "into a network");
     assert_eq!(verdict(nr::SETNS, 1, [3, 0, 0, 0, 0, 0]).0, TRAP, "into anything");
+    assert_eq!(verdict(nr::TGKILL, 1, [1, 1, 10, 0, 0, 0]).0, ALLOW, "another signal than SIGTRAP");
     assert_eq!(verdict(nr::KEYCTL, 1, [11, 1, 1, 1, 0, 0]).0, ALLOW, "KEYCTL_READ");
     assert_eq!(verdict(nr::PRCTL, 1, [15, 1, 0, 0, 0, 0]).0, ALLOW, "PR_SET_NAME");
     assert_eq!(verdict(nr::WAIT4, 1, [u64::MAX, 1, 0, 0, 0, 0]).0, ALLOW, "no usage");
