@@ -196,12 +196,10 @@ fn tell(index: usize, blocked: u64) {
     const SI_KERNEL: u64 = 0x80;
     let signo = SIGVTALRM + (index - TIMERS_MAX) as u64;
     let info = [signo, SI_KERNEL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    let (tid, info) = (sys::gettid() as u64, &raw const info as u64);
-    // A process is told by any of its threads' numbers; who says that a signal is the kernel's may only name itself.
-    if blocked & 1 << (signo - 1) != 0 {
-        sys::own(sys::RT_SIGQUEUEINFO, [tid, signo, info, 0, 0, 0]);
+    if blocked & 1 << (signo - 1) == 0 {
+        sys::queue_here(&info);
     } else {
-        let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-        sys::own(sys::RT_TGSIGQUEUEINFO, [pid, tid, signo, info, 0, 0]);
+        // A process is told by any of its threads' numbers; who says that a signal is the kernel's may only name itself.
+        sys::own(sys::RT_SIGQUEUEINFO, [sys::gettid() as u64, signo, &raw const info as u64, 0, 0, 0]);
     }
 }

@@ -65,12 +65,6 @@ fn set_itimer() {
     sys::own(nr::SETITIMER, [0, &raw const real as u64, 0, 0, 0, 0]);
 }
 
-fn pending() -> u64 {
-    let mut set = 0u64;
-    sys::own(nr::RT_SIGPENDING, [&raw mut set as u64, 8, 0, 0, 0, 0]);
-    set
-}
-
 #[inline(never)]
 fn hold_timer(id: usize) {
     let mut now = Pair { interval: ZERO, value: ZERO };
@@ -79,10 +73,10 @@ fn hold_timer(id: usize) {
     if r < 0 || clock::ns_of(now.value) == 0 {
         return;
     }
-    let before = pending();
+    let before = sys::pending();
     let zero = Pair { interval: ZERO, value: ZERO };
     sys::own(nr::TIMER_SETTIME, [id as u64, 0, &raw const zero as u64, &raw mut now as u64, 0, 0]);
-    let after = pending();
+    let after = sys::pending();
     if clock::ns_of(now.value) == 0 && after & !before != 0 {
         return;
     }

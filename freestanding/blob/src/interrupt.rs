@@ -38,9 +38,7 @@ fn is_interruptible(number: u64, op: u64) -> bool {
 
 /// Does the signal that the kernel delivers next have a handler without these flags?
 fn next_handler_interrupts(blocked: u64, without: u64) -> bool {
-    let mut pending = 0u64;
-    sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
-    let mut left = pending & !blocked;
+    let mut left = sys::pending() & !blocked;
     while left != 0 {
         let signal = left.trailing_zeros() as u64 + 1;
         left &= left - 1;
@@ -95,9 +93,7 @@ pub fn missed(r: sys::Ret, mask: u64, before: Seen) -> bool {
     if r != sys::EINTR || !ours || now.entered() != before.entered() {
         return false;
     }
-    let mut pending = 0u64;
-    sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
-    pending & !mask & !signals::SIGTRAP_BIT != 0
+    sys::pending() & !mask & !signals::SIGTRAP_BIT != 0
 }
 
 /// Whether the kernel went back before a call that was made: `syscall` leaves the address after it in rcx.

@@ -47,7 +47,6 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
             // SAFETY: as above.
             cputimers::check(unsafe { (*uc).mask });
         }
-        sentraps::look();
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         let u = unsafe { &mut *uc };
         interrupt::give_back(u);
@@ -300,6 +299,7 @@ fn hit(in_kernel: bool) {
     slot.burst_ns.store(burst, Relaxed);
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
+    sentraps::look(slot);
     let after = thread_cpu();
     slot.last_cpu_ns.store(after, Relaxed);
     add_cost(slot, after.saturating_sub(cpu));

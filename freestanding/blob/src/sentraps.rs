@@ -7,12 +7,13 @@
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
+use diecast_core_abi::ThreadSlot;
 use diecast_core_syscalls::nr;
 
+use crate::signals::{SIGTRAP, SIGTRAP_BIT};
 use crate::sys::{self, as_is};
 use crate::{node, process};
 
-const SIGTRAP: u64 = 5;
 /// What a slot holds: the sender's process, since numbers of threads are used again, and in its last two bits one of these.
 const NONE: u64 = 0;
 const SENDING: u64 = 1;
@@ -52,21 +53,21 @@ pub fn came() {
     }
 }
 
-/// At the end of a hit, which blocks SIGTRAP: was one lost?
-pub fn look() {
-    let tid = sys::gettid() as u64;
-    let Some(cell) = cell(tid).filter(|c| c.load(Relaxed) == note(SENT)) else { return };
-    let mut pending = 0u64;
-    sys::own(nr::RT_SIGPENDING, [&raw mut pending as u64, 8, 0, 0, 0, 0]);
-    if pending & 1 << (SIGTRAP - 1) == 0 && cell.compare_exchange(note(SENT), NONE, SeqCst, SeqCst).is_ok() {
-        again(tid);
+/// At the end of a hit of the thread whose slot this is, which blocks SIGTRAP: was one lost?
+pub fn look(slot: &ThreadSlot) {
+    let cell = &slot.trap;
+    if cell.load(Relaxed) == note(SENT)
+        && sys::pending() & SIGTRAP_BIT == 0
+        && cell.compare_exchange(note(SENT), NONE, SeqCst, SeqCst).is_ok()
+    {
+        again();
     }
 }
 
 #[inline(never)]
-fn again(tid: u64) {
+fn again() {
     const SI_TKILL: u64 = -6i32 as u32 as u64;
     let (pid, uid) = (sys::own(sys::GETPID, [0; 6]) as u64, sys::own(sys::GETUID, [0; 6]) as u64);
     let info = [SIGTRAP, SI_TKILL, pid | uid << 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    sys::own(sys::RT_TGSIGQUEUEINFO, [pid, tid, SIGTRAP, &raw const info as u64, 0, 0]);
+    sys::queue_here(&info);
 }

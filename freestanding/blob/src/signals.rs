@@ -15,7 +15,7 @@ use crate::user;
 use crate::{altstack, interrupt, process, sentraps, signalfd, timespaces, tsc, waits};
 
 const SIGSYS: u64 = 31;
-const SIGTRAP: u64 = 5;
+pub const SIGTRAP: u64 = 5;
 const SIGSEGV: u64 = 11;
 pub const SIGSYS_BIT: u64 = 1 << (SIGSYS - 1);
 pub const SIGTRAP_BIT: u64 = 1 << (SIGTRAP - 1);
@@ -164,10 +164,9 @@ fn release(bits: u32) {
     if process().own.pending.load(Ordering::Relaxed) & bits == 0 {
         return;
     }
-    let pid = sys::own(sys::GETPID, [0; 6]) as u64;
     let mut info = [0u64; 16];
     (info[0], info[1], info[3]) = (SIGSYS, SI_USER as u64, RELEASE_MAGIC);
-    sys::own(sys::RT_TGSIGQUEUEINFO, [pid, sys::gettid() as u64, SIGSYS, &raw const info as u64, 0, 0]);
+    sys::queue_here(&info);
 }
 
 /// Whether a SIGSYS says that a signal that waited may come now.
@@ -413,8 +412,7 @@ pub fn enter_through_us() {
 pub fn die(signo: u64) -> ! {
     let dfl = [0u64; 4];
     sys::own(nr::RT_SIGACTION, [signo, &raw const dfl as u64, 0, 8, 0, 0]);
-    let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-    sys::own(nr::TGKILL, [pid, sys::gettid() as u64, signo, 0, 0, 0]);
+    sys::raise(signo);
     set_kernel_mask(0);
     sys::exit_group(128 + signo)
 }
@@ -542,8 +540,7 @@ pub fn chain(signo: i32, info: *mut SigInfo, uc: *mut UContext) {
         0 => {
             let dfl = [0u64; 4];
             sys::own(nr::RT_SIGACTION, [signo as u64, &raw const dfl as u64, 0, 8, 0, 0]);
-            let pid = sys::own(sys::GETPID, [0; 6]) as u64;
-            sys::own(nr::TGKILL, [pid, sys::gettid() as u64, signo as u64, 0, 0, 0]);
+            sys::raise(signo as u64);
         }
         1 => {}
         handler => {

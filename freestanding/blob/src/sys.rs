@@ -2,6 +2,8 @@
 
 use core::arch::asm;
 
+use diecast_core_syscalls::nr;
+
 use crate::entry;
 
 /// Result of a call: negative errno or a value, as the kernel gives it.
@@ -94,6 +96,24 @@ pub fn seal(addr: u64, len: u64) {
 
 pub fn gettid() -> u32 {
     own(GETTID, [0; 6]) as u32
+}
+
+/// Signals that wait for this thread or its process, as the kernel knows them.
+pub fn pending() -> u64 {
+    let mut set = 0u64;
+    own(nr::RT_SIGPENDING, [&raw mut set as u64, 8, 0, 0, 0, 0]);
+    set
+}
+
+/// Sends this thread a signal by name.
+pub fn raise(signo: u64) {
+    own(nr::TGKILL, [own(GETPID, [0; 6]) as u64, gettid() as u64, signo, 0, 0, 0]);
+}
+
+/// The same, the signal in the first word of a siginfo and all that it says in the others.
+pub fn queue_here(info: &[u64; 16]) {
+    let (pid, signo) = (own(GETPID, [0; 6]) as u64, info[0]);
+    own(RT_TGSIGQUEUEINFO, [pid, gettid() as u64, signo, &raw const *info as u64, 0, 0]);
 }
 
 pub fn exit_group(code: u64) -> ! {
