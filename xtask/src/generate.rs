@@ -278,8 +278,8 @@ each trapped call is one. Where a program that is traced already execs, its firs
 until it goes on from its first one: `starti` shows them, and a breakpoint there is lost.
 
 - A process that is traced has no CPU meter, and the run says so: it runs at the host's speed. One that is attached to loses \
-its meter within a second, and until then each hit is a SIGTRAP that its tracer sees. Its tracer and all that both have \
-forked without an exec lose theirs too.
+its meter at once. Where each thread has an event (`--hits threads`) it does within a second, until then each hit is a SIGTRAP that \
+its tracer sees, and its tracer and all that both have forked without an exec lose theirs too.
 - A trapped call is a SIGSYS, then the calls by which it is served. Each image begins with a call of execve whose path is no \
 address, and about ten calls by which the blob is mapped: they are the frame's.
 - A tracer that does not stop at execs (neither PTRACE_O_TRACEEXEC nor the SIGTRAP of old) kills what it traces. One that is \

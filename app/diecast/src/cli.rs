@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use diecast_core_plan::{CALL_SITES_DEFAULT, CALL_SITES_MAX, Mode, Scale, Tsc};
 use diecast_core_vtime::Tdf;
+use diecast_host_run::HitsFrom;
 
 /// Run a whole distributed service on one machine, in dilated time, and get the numbers of the real deployment.
 ///
@@ -127,6 +128,10 @@ pub struct Meter {
     /// 500us in a lab, where packets carry what their senders have used, or 100us where this host's kernel can't tell]
     #[arg(long, value_parser = grain)]
     pub grain: Option<u64>,
+    /// What the meter's looks come from: cores, a clock of each core (needs Linux 6.18 and root); threads, an event of each
+    /// thread, which makes each switch to one dearer; or auto, the first of these that works here
+    #[arg(long, default_value_t, value_name = "auto|cores|threads", env = "DIECAST_HITS")]
+    pub hits: HitsFrom,
     /// What rdtsc tells programs in the frame: native, the processor's counter in real time; or trap, one in virtual time,
     /// at about a microsecond a reading. Clocks are virtual either way
     #[arg(long, default_value = "native", value_name = "native|trap")]

@@ -10,7 +10,7 @@ use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
 use diecast_core_report::{Budgets, Comparison, Overall, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
-use diecast_host_run::{Progress, RunError, RunOptions, default_grain_ns, kept_grain_ns, plan_facts};
+use diecast_host_run::{HitsFrom, Progress, RunError, RunOptions, default_grain_ns, kept_grain_ns, plan_facts};
 
 use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
@@ -60,7 +60,8 @@ pub fn frame(a: FrameArgs) -> Done {
         tdf: a.tdf,
         speed_ppm: a.speed,
         cores: a.cores,
-        grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, kept_grain),
+        grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, |g| kept_grain(g, a.meter.hits)),
+        hits_from: a.meter.hits,
         tsc: a.meter.tsc,
         call_sites: a.meter.call_sites,
         command: a.command,
@@ -80,8 +81,8 @@ pub fn frame(a: FrameArgs) -> Done {
 }
 
 /// The grain that was asked for, or the least that this host can keep, which is said.
-fn kept_grain(asked_ns: u64) -> u64 {
-    let kept_ns = kept_grain_ns(asked_ns);
+fn kept_grain(asked_ns: u64, hits_from: HitsFrom) -> u64 {
+    let kept_ns = kept_grain_ns(asked_ns, hits_from);
     if kept_ns > asked_ns {
         let us = |ns: u64| ns as f64 / 1e3;
         let (asked, kept) = (us(asked_ns), us(kept_ns));
@@ -111,7 +112,7 @@ fn make_plan(e: &Experiment, p: &Planned) -> Result<Plan, Fault> {
 }
 
 fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, Fault> {
-    let grain_ns = m.grain.map_or_else(default_grain_ns, kept_grain);
+    let grain_ns = m.grain.map_or_else(default_grain_ns, |g| kept_grain(g, m.hits));
     let o = PlanOptions {
         tdf: f.tdf,
         scale: f.scale,
@@ -164,6 +165,7 @@ struct How {
     quiet: bool,
     record_arrivals: bool,
     emulator_threads: usize,
+    hits_from: HitsFrom,
 }
 
 fn carry_out(
@@ -174,10 +176,18 @@ fn carry_out(
     label: &str,
     how: How,
 ) -> Result<RunSummary, Fault> {
-    let How { quiet, record_arrivals, emulator_threads } = how;
+    let How { quiet, record_arrivals, emulator_threads, hits_from } = how;
     let progress = Progress::new(label, quiet);
     let base = base_of(&catalog.catalog);
-    let o = RunOptions { out, base: &base, catalog_text: text, progress: &progress, record_arrivals, emulator_threads };
+    let o = RunOptions {
+        out,
+        base: &base,
+        catalog_text: text,
+        progress: &progress,
+        record_arrivals,
+        emulator_threads,
+        hits_from,
+    };
     let ran = diecast_host_run::run(plan, &o)?;
     Ok(ran.summary)
 }
@@ -199,7 +209,7 @@ pub fn run(a: &RunArgs) -> Done {
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
     let emulator_threads = usize::from(a.emulator.emulator_threads);
-    let how = How { quiet: a.json, record_arrivals: a.record_arrivals, emulator_threads };
+    let how = How { quiet: a.json, record_arrivals: a.record_arrivals, emulator_threads, hits_from: p.meter.hits };
     let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), how)?;
     if a.json {
         say!("{}", summary.to_json());
@@ -227,7 +237,8 @@ pub fn validate(a: &ValidateArgs) -> Done {
         }
     }
     order.push(&baseline);
-    let how = How { quiet: a.json, record_arrivals: false, emulator_threads: usize::from(a.emulator.emulator_threads) };
+    let emulator_threads = usize::from(a.emulator.emulator_threads);
+    let how = How { quiet: a.json, record_arrivals: false, emulator_threads, hits_from: a.meter.hits };
     let mut directories = Vec::new();
     let mut worst = 0;
     for (i, plan) in order.iter().enumerate() {

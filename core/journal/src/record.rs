@@ -104,6 +104,9 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// Layout of control groups: `v1`, `v2` or `hybrid`.
     pub cgroups: String,
+    /// What the meter's hits come from: clocks of `cores` or events of `threads`; missing where nothing is metered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hits_from: Option<String>,
 }
 
 /// A node as the plan made it.
@@ -577,6 +580,7 @@ pub fn examples() -> Vec<Record> {
                 cores: 2,
                 memory_bytes: 24 << 30,
                 cgroups: "hybrid".into(),
+                hits_from: Some("cores".into()),
             },
             nodes: vec![NodeFacts {
                 name: node(),

@@ -138,7 +138,7 @@ rows! {
     (54, setsockopt, SETSOCKOPT, Opt, Trap(Options(&[(1, &[13, 20, 21, 29, 35, 37, 47, 63, 64, 65, 66, 67]), (6, &[4, 5, 8, 9, 18, 37, 44, 45, 46]), (40, &[6, 8])])), "SO_RCVTIMEO, SO_SNDTIMEO, SO_VM_SOCKETS_CONNECT_TIMEOUT, SO_LINGER, SO_MAX_PACING_RATE, TCP_KEEPIDLE and TCP_KEEPINTVL (at most 32767 s of real time), TCP_LINGER2 (the kernel stops at 120 s), TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT, TCP_TX_DELAY; TCP_RTO_MIN_US, TCP_DELACK_MAX_US and TCP_RTO_MAX_MS within what the kernel takes of real time (200 ms, 200 ms, 1 to 120 s); SO_TIMESTAMP and its kin: from then on recvmsg and recvmmsg of this process are translated (with no_new_privs where it lacks CAP_SYS_ADMIN)", "sockets"),
     (55, getsockopt, GETSOCKOPT, Opt, Trap(Options(&[(1, &[13, 20, 21, 47, 66, 67]), (6, &[4, 5, 8, 9, 11, 18, 26, 37, 44, 45, 46]), (40, &[6, 8])])), "as setsockopt, and TCP_INFO and TCP_CC_INFO (BBR's): times shrink, rates grow", "sockets"),
     (59, execve, EXECVE, Exec, Notify, "the supervisor maps the blob into the new image", "processes"),
-    (61, wait4, WAIT4, Clock, Trap(Any(&[NonNull(3)])), "usage in virtual CPU time; what the meter cost a child is estimated from its grains", "usage"),
+    (61, wait4, WAIT4, Clock, Trap(Any(&[NonNull(3)])), "usage in virtual CPU time; what the meter cost a child is estimated by its part in the node", "usage"),
     (66, semctl, SEMCTL, Clock, Trap(Any(&[LowIn { arg: 2, clear: 0, values: &[2, 18, 20] }])), "as shmctl", "stamps"),
     (71, msgctl, MSGCTL, Clock, Trap(Any(&[LowIn { arg: 1, clear: 0, values: &[2, 11, 13] }])), "as shmctl", "stamps"),
     (96, gettimeofday, GETTIMEOFDAY, Clock, Trap(Any(&[NonNull(0), NonNull(1)])), "the time zone is the node's own", "clocks"),

@@ -38,7 +38,8 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     const SI_KERNEL: i32 = 0x80;
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
-    if i.code == TRAP_PERF && i.word1 == METER_MAGIC {
+    // From an event of the thread's own, or from a clock of its core.
+    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && i.word1 == METER_MAGIC {
         // SAFETY: as above.
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.

@@ -32,16 +32,21 @@ pub struct Split {
     pub system: u64,
 }
 
-/// What the meter cost processes that have ended: their pages are gone, but every one of their grains had a hit of
-/// about the node's mean cost.
+/// What the meter cost processes that have ended: their pages are gone, but their hits came as often and cost as much as the
+/// node's do in the mean. Rounded down; nothing below a grain, which a process may live without a hit.
 pub fn cost_of_others(real_ns: u64) -> u64 {
-    let n = node();
-    let (hits, grain) = (n.counters.hits.load(Relaxed), n.grain_ns.load(Relaxed));
-    if n.metered.load(Relaxed) == 0 || hits == 0 || grain == 0 {
+    let (n, k) = (node(), &node().counters);
+    let cost = k.meter_cost_ns.load(Relaxed);
+    let used = cost.saturating_add(k.charged_ns.load(Relaxed)).saturating_add(k.cold_ns.load(Relaxed));
+    // In 2^20ths. Up to 2^63 ns nothing overflows: the part is at most 2^40, and 1 where `used` is above 2^20.
+    let part = cost / (used.saturating_add(k.slow_ns.load(Relaxed)) >> 20).max(1);
+    if n.metered.load(Relaxed) == 0 || real_ns < n.grain_ns.load(Relaxed) {
         return 0;
     }
-    let each = n.counters.meter_cost_ns.load(Relaxed) / hits;
-    (real_ns / grain).saturating_mul(each).min(real_ns / 2)
+    (real_ns >> 20)
+        .saturating_mul(part)
+        .saturating_add((real_ns & 0xf_ffff).saturating_mul(part) >> 20)
+        .min(real_ns / 2)
 }
 
 /// Real user and system time into virtual ones; what the meter cost is taken from both alike.

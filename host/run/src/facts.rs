@@ -7,8 +7,10 @@ use diecast_core_journal::HostFacts;
 use diecast_host_supervisor::probe::{Hits, Probe, hit_cost};
 use diecast_host_sys::time;
 
-/// What the journal says about the machine.
-pub fn host_facts() -> HostFacts {
+use crate::meters::{HitsFrom, Meters};
+
+/// What the journal says about the machine, and what the meter's hits come from.
+pub fn host_facts(hits_from: Option<HitsFrom>) -> HostFacts {
     let host = diecast_host_doctor::host_facts();
     HostFacts {
         kernel: host.kernel,
@@ -16,6 +18,7 @@ pub fn host_facts() -> HostFacts {
         cores: host.cores,
         memory_bytes: host.memory_bytes,
         cgroups: host.cgroups,
+        hits_from: hits_from.map(|from| from.to_string()),
     }
 }
 
@@ -55,13 +58,14 @@ const LOOKS: usize = 4;
 
 /// The least grain not below `asked_ns` with which programs get on. A short one is held against what hits cost here, which
 /// takes some milliseconds.
-pub fn kept_grain_ns(asked_ns: u64) -> u64 {
+pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
     if asked_ns >= GRAIN_SAFE_NS {
         return asked_ns;
     }
     // Another thread's cores and timer slack are changed, not the caller's.
-    let measured = std::thread::spawn(|| {
-        let probe = Probe::new(super::frame::meter_possible().1).ok()?;
+    let measured = std::thread::spawn(move || {
+        let meters = Meters::start(hits_from, GRAIN_SAFE_NS).ok()?;
+        let probe = Probe::new(meters.ticks, meters.count_kernel).ok()?;
         let cpu = *time::allowed_cpus().first()?;
         let hits = Hits { grain_ns: GRAIN_SAFE_NS, pause_ns: GRAIN_SAFE_NS };
         let costs: Vec<u64> =

@@ -12,9 +12,11 @@ use diecast_core_plan::Tsc;
 use diecast_core_vtime::Tdf;
 use diecast_host_supervisor::{CpuConfig, FRAME_SLACK_NS, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
 
-use diecast_host_sys::{Tid, perf, process, seccomp, socket, time};
+use diecast_host_sys::{Tid, process, seccomp, socket, time};
+use diecast_host_tick::TickError;
 
 use crate::host_watch;
+use crate::meters::{HitsFrom, Meters};
 
 /// What to run and how.
 #[derive(Clone, Debug)]
@@ -25,6 +27,7 @@ pub struct Options {
     /// Virtual CPUs; None: as many as the host's.
     pub cores: Option<u32>,
     pub grain_ns: u64,
+    pub hits_from: HitsFrom,
     pub tsc: Tsc,
     /// Calls from one place in a program after which it jumps to the blob; 0 = never.
     pub call_sites: u32,
@@ -42,6 +45,8 @@ pub enum FrameError {
     Program { program: String, source: io::Error },
     #[error("{what}: {source}")]
     Host { what: &'static str, source: io::Error },
+    #[error("{0}; --hits threads does without")]
+    Clocks(#[from] TickError),
     #[error("putting {program} in a frame: {problem}")]
     Frame { program: String, problem: String },
 }
@@ -105,22 +110,13 @@ fn forward_signals() {
     }
 }
 
-/// Whether meters can be opened, and whether kernel mode can be counted.
-pub fn meter_possible() -> (bool, bool) {
-    if perf::Meter::open(Tid(0), 1_000_000, 0, true).is_ok() {
-        (true, true)
-    } else {
-        (perf::Meter::open(Tid(0), 1_000_000, 0, false).is_ok(), false)
-    }
-}
-
 /// Runs a command in a frame and waits for it and for everything it left.
 pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
-    let (possible, count_kernel) = meter_possible();
     let mut doubts = Vec::new();
-    let metered = wanted && possible;
-    if wanted && !possible {
+    let meters = wanted.then(|| Meters::start(o.hits_from, o.grain_ns)).transpose()?;
+    let metered = meters.as_ref().is_some_and(|m| m.possible);
+    if wanted && !metered {
         doubts.push(
             "no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned(),
         );
@@ -130,11 +126,15 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let host = |what| move |source| FrameError::Host { what, source };
     let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
     let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
+    let count_kernel = meters.as_ref().is_some_and(|m| m.count_kernel);
     let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
         .map_err(host("making the frame's memory"))?;
+    if let Some(ticks) = meters.and_then(|m| m.ticks) {
+        node.hit_by(ticks);
+    }
     let awake = if metered {
         Some(
             host_watch::keep_awake(vec![(node.clone(), Vec::new())], None)

@@ -215,7 +215,8 @@ pub fn start_probe(
     let nodes: Vec<Arc<NodeFrame>> = nodes.into_iter().filter(|n| n.cpu.metered).collect();
     let (ready, first) = std::sync::mpsc::channel::<()>();
     let beside = Beside::spawn("probe", move |stop| {
-        let Ok(p) = probe::Probe::new(count_kernel) else { return };
+        let ticks = nodes.iter().find_map(|n| n.ticks().cloned());
+        let Ok(p) = probe::Probe::new(ticks, count_kernel) else { return };
         let cpus = time::allowed_cpus();
         let mut costs: BTreeMap<Hits, Costs> = BTreeMap::new();
         let mut fastest_ns: BTreeMap<usize, u64> = BTreeMap::new();

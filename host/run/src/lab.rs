@@ -28,6 +28,7 @@ use crate::facts::host_facts;
 use crate::host_watch::{self, Beside};
 use crate::kernel_times::KernelTimes;
 use crate::live::Live;
+use crate::meters::{HitsFrom, Meters};
 use crate::pace::World;
 use crate::pipe_log::PipeLog;
 use crate::progress::Progress;
@@ -56,6 +57,8 @@ pub struct RunOptions<'a> {
     pub record_arrivals: bool,
     /// Threads of the emulator.
     pub emulator_threads: usize,
+    /// What the meter's hits come from.
+    pub hits_from: HitsFrom,
 }
 
 /// Why there are no results.
@@ -153,7 +156,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let dir = LabDir::create().map_err(|e| RunError::Host(format!("making the lab's state: {e}")))?;
     let lab = set_up(plan, o, &dir, files)?;
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
-    let (_, count_kernel) = crate::frame::meter_possible();
+    let count_kernel = frames.iter().all(|f| f.cpu.count_kernel);
     let on_cores = |(frame, node): (&Option<Arc<NodeFrame>>, &PlannedNode)| Some((frame.clone()?, node.cpus.clone()));
     let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
     let awake = host_watch::keep_awake(told, lab.egress.clone())
@@ -225,7 +228,7 @@ fn read_files(plan: &Plan, base: &Path) -> Result<BTreeMap<String, Vec<NodeFile>
     Ok(out)
 }
 
-fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> Header {
+fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meters: Option<&Meters>) -> Header {
     let r = RealNs(time::monotonic_ns());
     let nodes = plan.nodes.iter().map(|n| NodeFacts {
         name: n.name.clone(),
@@ -246,7 +249,7 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame) -> He
         catalog: plan.lab.clone(),
         catalog_hash: diecast_core_journal::hash_text(o.catalog_text),
         parameters: plan.workload.parameters.clone(),
-        host: host_facts(),
+        host: host_facts(meters.and_then(Meters::hits_from)),
         nodes: nodes.collect(),
         r_start_ns: r,
         v_start_ns: frame.v_of(r),
@@ -396,8 +399,11 @@ fn set_up(
     mut files: BTreeMap<String, Vec<NodeFile>>,
 ) -> Result<Lab, RunError> {
     let frame = LabFrame::start(plan.tdf);
+    let any_metered = plan.nodes.iter().any(|n| n.envelope && n.metered);
+    let meters = any_metered.then(|| Meters::start(o.hits_from, plan.grain_ns)).transpose();
+    let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
-    journal.write(Record::Header(header(plan, o, dir, &frame)));
+    journal.write(Record::Header(header(plan, o, dir, &frame, meters.as_ref())));
     journal.phase(Phase::SetUp);
     let initial_rto = match InitialRto::attach() {
         Ok(rto) => Some(rto),
@@ -442,7 +448,7 @@ fn set_up(
         let hint = e.hint().map(|h| format!("\n  hint: {h}")).unwrap_or_default();
         RunError::Host(format!("starting nodes: {e}{hint}"))
     })?;
-    let (possible, count_kernel) = crate::frame::meter_possible();
+    let (possible, count_kernel) = meters.as_ref().map_or((false, false), |m| (m.possible, m.count_kernel));
     let mut frames = Vec::new();
     for (n, node) in plan.nodes.iter().zip(&nodes) {
         frames.push(if n.envelope {
@@ -479,6 +485,9 @@ fn set_up(
                 Some(Box::new(move || for_usage.cpu_usage_ns().map_err(std::io::Error::other))),
             )
             .map_err(RunError::host("making a frame's memory"))?;
+            if let (true, Some(ticks)) = (metered, meters.as_ref().and_then(|m| m.ticks.clone())) {
+                frame_of_node.hit_by(ticks);
+            }
             for change in [ClockChange::Offset(n.clock.offset_ns), ClockChange::Drift(n.clock.drift_ppb)] {
                 if matches!(change, ClockChange::Offset(ns) | ClockChange::Drift(ns) if ns != 0) {
                     let wrong = |e| RunError::Text(format!("clock of node {}: {e}", n.name));

@@ -90,7 +90,7 @@ pub enum ExecError {
 /// What became of an exec.
 #[derive(Debug)]
 pub enum Outcome {
-    /// The new image runs in the frame; its meter, if the node is metered.
+    /// The new image runs in the frame; its event, if that is what the node is metered by.
     Framed { meter: Option<Meter> },
     /// The exec failed; the old image goes on.
     Failed,
@@ -622,14 +622,19 @@ fn into_frame(
     }
     s.set_regs(&back)?;
     s.set_sigmask(mask)?;
-    let meter = if node.cpu.metered && begins == Begins::Free {
-        // Handlers are installed: only now may the event fire.
-        let m = Meter::open(tid, node.cpu.grain_ns, METER_MAGIC, node.cpu.count_kernel)
-            .map_err(|source| ExecError::Meter { tid, source })?;
-        m.enable().map_err(|source| ExecError::Meter { tid, source })?;
-        Some(m)
-    } else {
-        None
+    // Handlers are installed: only now may it be hit.
+    let unmetered = |source| ExecError::Meter { tid, source };
+    let meter = match node.ticks() {
+        _ if !node.cpu.metered || begins != Begins::Free => None,
+        Some(ticks) => {
+            ticks.begin(tid).map_err(unmetered)?;
+            None
+        }
+        None => {
+            let m = Meter::open(tid, node.cpu.grain_ns, METER_MAGIC, node.cpu.count_kernel).map_err(unmetered)?;
+            m.enable().map_err(unmetered)?;
+            Some(m)
+        }
     };
     s.detach(0)?;
     Ok(Outcome::Framed { meter })

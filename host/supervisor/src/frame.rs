@@ -13,6 +13,7 @@ use diecast_core_procfs as procfs;
 use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
+use diecast_host_tick::CoreTicks;
 
 use crate::exec::OURS;
 use crate::image;
@@ -152,6 +153,8 @@ pub struct NodeFrame {
     pub(crate) usage: Option<Usage>,
     /// What the kernel does for the node in others' threads.
     pub receiver: Receiver,
+    /// The clocks of cores by which its threads are hit; without them each thread has an event.
+    ticks: OnceLock<Arc<CoreTicks>>,
     /// Process that is no program of the node (its init), 0 = none.
     pub init_pid: AtomicU64,
     /// How far its REALTIME was ahead of its MONOTONIC at the last step that its timers have followed, ns.
@@ -227,6 +230,7 @@ impl NodeFrame {
             members,
             usage,
             receiver: Receiver::default(),
+            ticks: OnceLock::new(),
             init_pid: AtomicU64::new(0),
             followed_ahead_ns: AtomicI64::new(lab.offsets.realtime),
             steps_told: AtomicU64::new(0),
@@ -243,6 +247,16 @@ impl NodeFrame {
     pub(crate) fn never_masked(&self) -> u64 {
         const SIGSEGV: u64 = 1 << 10;
         OURS | if self.cpu.trap_tsc { SIGSEGV } else { 0 }
+    }
+
+    /// Its threads are hit by clocks of cores: for a node that has none yet, before its first exec.
+    pub fn hit_by(&self, ticks: Arc<CoreTicks>) {
+        let _ = self.ticks.set(ticks);
+    }
+
+    /// The clocks by which its threads are hit; none where each has an event.
+    pub fn ticks(&self) -> Option<&Arc<CoreTicks>> {
+        self.ticks.get()
     }
 
     /// How the meter's hits come to a thread of this node that is always busy.

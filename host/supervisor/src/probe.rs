@@ -10,9 +10,11 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, time, trap};
+use diecast_host_tick::CoreTicks;
 
 /// Turns of the probe's loop; about 100 µs on a core of 2 GHz. A program that wants the core waits for the probe, and at
 /// TDF 1 that shows in its latencies.
@@ -97,14 +99,16 @@ fn question_costs(peer: &mut UnixStream, between_ns: u64) -> io::Result<Vec<u64>
 /// A probe for the calling thread, which it moves from core to core.
 pub struct Probe {
     count_kernel: bool,
+    ticks: Option<Arc<CoreTicks>>,
 }
 
 impl Probe {
-    /// A probe whose hits count kernel mode or not.
-    pub fn new(count_kernel: bool) -> io::Result<Probe> {
+    /// A probe whose hits come as those of programs do: from clocks of cores where there are some, else from an event that
+    /// counts kernel mode or not.
+    pub fn new(ticks: Option<Arc<CoreTicks>>, count_kernel: bool) -> io::Result<Probe> {
         trap::install_handler();
         time::set_timer_slack_ns(1)?;
-        Ok(Probe { count_kernel })
+        Ok(Probe { count_kernel, ticks })
     }
 
     /// Looks at one core: fixed work, and some hits where they are asked for. Without permission for an event only the work
@@ -114,11 +118,15 @@ impl Probe {
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
-        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))? })
+        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(cpu, hits))? })
     }
 
-    /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look.
+    /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look. A core's
+    /// clock adds none.
     pub fn switch_cost_ns(&self, grain_ns: u64) -> io::Result<Option<u64>> {
+        if self.ticks.is_some() {
+            return Ok(Some(0));
+        }
         let between_ns = (grain_ns / QUESTIONS as u64).min(BETWEEN_MAX_NS);
         let (mut ours, mut theirs) = UnixStream::pair()?;
         // Begun before there is an event, which it would inherit; it stays on this core.
@@ -140,12 +148,16 @@ impl Probe {
         found
     }
 
-    fn hits(&self, hits: Hits) -> io::Result<Vec<u64>> {
-        let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(Vec::new()) };
+    fn hits(&self, core: usize, hits: Hits) -> io::Result<Vec<u64>> {
         let count = (HITS_NS / hits.grain_ns.max(1)).clamp(HITS_MIN, HITS_MAX);
         let pause_ns = hits.pause_ns.min(PAUSE_MAX_NS);
         // Twice what they take undisturbed.
         let end_ns = time::monotonic_ns() + 2 * count * (hits.grain_ns + pause_ns + HITS_NS / HITS_MAX);
+        if let Some(ticks) = &self.ticks {
+            let _ticking = ticks.tick_here(core, hits.grain_ns)?;
+            return Ok(trap::hidden_costs(count as usize, pause_ns, end_ns));
+        }
+        let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(Vec::new()) };
         meter.enable()?;
         let costs = trap::hidden_costs(count as usize, pause_ns, end_ns);
         meter.disable()?;
@@ -170,7 +182,7 @@ mod tests {
     /// Nested virtual machines pay microseconds for a timer that others set for nothing.
     #[test]
     fn an_event_makes_switches_dearer_the_shorter_its_grain() {
-        let probe = Probe::new(true).unwrap();
+        let probe = Probe::new(None, true).unwrap();
         time::pin_to(&time::allowed_cpus()[..1]).unwrap();
         let cost = |grain_ns: u64| {
             let mut costs: Vec<u64> = (0..20).filter_map(|_| probe.switch_cost_ns(grain_ns).unwrap()).collect();
@@ -187,7 +199,7 @@ mod tests {
     /// The pause is no cost: it is between the handler's readings.
     #[test]
     fn a_hit_costs_some_microseconds_however_long_it_sleeps() {
-        let probe = Probe::new(true).unwrap();
+        let probe = Probe::new(None, true).unwrap();
         for pause_ns in [0, 900_000] {
             let cpu = time::allowed_cpus()[0];
             let looks: Vec<Look> =

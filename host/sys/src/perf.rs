@@ -7,6 +7,7 @@ use crate::{Tid, check};
 
 const TYPE_SOFTWARE: u32 = 1;
 const CPU_CLOCK: u64 = 0;
+const EXCLUDE_IDLE: u64 = 1 << 7;
 const DISABLED: u64 = 1;
 const INHERIT: u64 = 1 << 1;
 const EXCLUDE_KERNEL: u64 = 1 << 5;
@@ -46,6 +47,22 @@ struct Attr {
 }
 
 const _: () = assert!(size_of::<Attr>() == 128);
+
+/// Opens an event that overflows after each period of a core's time but when it is idle, whoever runs: for a BPF program.
+pub fn core_clock(core: u32, period_ns: u64) -> io::Result<OwnedFd> {
+    let attr = Attr {
+        kind: TYPE_SOFTWARE,
+        size: size_of::<Attr>() as u32,
+        config: CPU_CLOCK,
+        sample_period: period_ns,
+        flags: EXCLUDE_IDLE | EXCLUDE_HV,
+        ..Attr::default()
+    };
+    // SAFETY: attr is a live, fully initialised perf_event_attr of the size it names.
+    let r = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, core, -1, FLAG_FD_CLOEXEC) };
+    // SAFETY: a new descriptor that nobody else owns.
+    check(r).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
 
 /// A meter's event on one lineage; it ends for all descendants when this is dropped.
 #[derive(Debug)]

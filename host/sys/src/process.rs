@@ -203,6 +203,15 @@ pub fn pidfd(pid: Tid) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
+/// A descriptor of the calling thread. Linux 6.9 or later.
+pub fn pidfd_of_this_thread() -> io::Result<OwnedFd> {
+    const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+    // SAFETY: no pointer argument.
+    let fd = check(unsafe { libc::syscall(libc::SYS_pidfd_open, libc::gettid(), PIDFD_THREAD) })?;
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
 /// Takes the wait status of a child that has ended; None when it has not, or is no child.
 ///
 /// Only for a process that is known to be dead: the kernel shows a parent the ptrace stops that another thread of

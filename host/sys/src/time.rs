@@ -111,6 +111,23 @@ pub fn allowed_cpus() -> Vec<usize> {
     }
 }
 
+/// CPUs that are online, whoever may use them; those of [`allowed_cpus`] where /sys does not tell.
+pub fn online_cpus() -> Vec<usize> {
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    cpus_of(list.trim()).filter(|cpus| !cpus.is_empty()).unwrap_or_else(allowed_cpus)
+}
+
+/// The kernel's lists of CPUs: `0-3,8`.
+fn cpus_of(list: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in list.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        cpus.extend(first..=last.min(first + libc::CPU_SETSIZE as usize));
+    }
+    Some(cpus)
+}
+
 /// From now on the calling thread runs only when nothing else wants its core (SCHED_IDLE).
 pub fn only_when_idle() -> std::io::Result<()> {
     let p = libc::sched_param { sched_priority: 0 };

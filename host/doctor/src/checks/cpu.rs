@@ -1,11 +1,13 @@
 //! Can CPU time be metered, and do clocks and timers keep their promises?
 
 use std::io;
+use std::sync::Arc;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
+use diecast_host_tick::{CoreTicks, TickError};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -53,24 +55,68 @@ pub(super) fn perf_events() -> Perf {
     }
 }
 
-pub(super) fn all() -> Vec<Check> {
-    let perf = perf_events();
-    let mut checks = vec![meter(perf)];
-    if perf != Perf::None {
-        checks.extend([delivery(perf), rate_limit()]);
+/// What the kernel lets hits come from.
+#[derive(Clone)]
+pub(super) struct Sources {
+    /// Events of threads.
+    pub perf: Perf,
+    /// Clocks of cores. They tick while this lives.
+    pub ticks: Option<Arc<CoreTicks>>,
+}
+
+impl Sources {
+    pub fn find() -> (Sources, Option<TickError>) {
+        let (ticks, why) = match CoreTicks::start(&time::online_cpus(), GRAIN_NS) {
+            Ok(ticks) => (Some(Arc::new(ticks)), None),
+            Err(e) => (None, Some(e)),
+        };
+        (Sources { perf: perf_events(), ticks }, why)
     }
-    checks.extend(speed::all(perf));
+
+    /// Whether there is a meter.
+    pub fn any(&self) -> bool {
+        self.ticks.is_some() || self.perf != Perf::None
+    }
+
+    /// Whether time in kernel mode counts.
+    pub fn count_kernel(&self) -> bool {
+        self.ticks.is_some() || self.perf == Perf::KernelToo
+    }
+}
+
+pub(super) fn all() -> Vec<Check> {
+    let (sources, why) = Sources::find();
+    let mut checks = vec![meter(&sources), clocks(why)];
+    if sources.any() {
+        checks.extend([delivery(sources.clone()), rate_limit()]);
+    }
+    checks.extend(speed::all(sources));
     checks.extend([run_delay(), waits(), clock(), timers(), idle_cores(), tick()]);
     checks
 }
 
-fn meter(perf: Perf) -> Check {
+/// Whether hits come from clocks of cores.
+fn clocks(why_not: Option<TickError>) -> Check {
+    let s = subject("clocks of cores", Need::Accuracy);
+    match why_not {
+        None => s.ok("BPF programs hit whoever has a core at its tick; a switch costs nothing more"),
+        Some(e) => s.degraded(
+            e.to_string(),
+            "each metered thread has an event of its own, whose timer is set at each switch to it: 1 to 4 us more, in \
+             nested virtual machines up to 15; programs that switch often are slow",
+            root_or("use Linux 6.18 or later, with BTF (CONFIG_DEBUG_INFO_BTF)"),
+        ),
+    }
+}
+
+fn meter(sources: &Sources) -> Check {
     let s = subject("CPU meter", Need::Trust);
     let paranoid = match read_number("/proc/sys/kernel/perf_event_paranoid") {
         Some(n) => format!("perf_event_paranoid {n}"),
         None => "no perf_event_paranoid".to_owned(),
     };
-    match perf {
+    match sources.perf {
+        _ if sources.ticks.is_some() => s.ok(format!("cpu-clock events of cores, kernel mode counted; {paranoid}")),
         Perf::KernelToo => s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}")),
         Perf::UserOnly => s.degraded(
             format!("cpu-clock events with sigtrap, user mode only; {paranoid}"),
@@ -90,14 +136,22 @@ fn meter(perf: Perf) -> Check {
     }
 }
 
-/// Hits and interrupted sleeps of a thread that sleeps all the time under the event.
-fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
+/// Hits and interrupted sleeps of a thread that sleeps all the time under a meter.
+fn sleep_under_meter(sources: &Sources) -> io::Result<(u64, u64, u64)> {
+    let core = *time::allowed_cpus().first().unwrap_or(&0);
+    time::pin_to(&[core])?;
     time::set_timer_slack_ns(1)?;
     trap::install_handler();
-    let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, count_kernel)?;
     let (mut sleeps, mut interrupted) = (0, 0);
     let before = trap::hits();
-    meter.enable()?;
+    let (_ticking, _meter) = match &sources.ticks {
+        Some(ticks) => (Some(ticks.tick_here(core, TRIAL_PERIOD_NS)?), None),
+        None => {
+            let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, sources.count_kernel())?;
+            meter.enable()?;
+            (None, Some(meter))
+        }
+    };
     let begin = time::monotonic_ns();
     // On a core that is slow for a while a hit takes longer than the period: nothing but hits happens.
     while time::monotonic_ns() < begin + if sleeps < TRIAL_SLEEPS { TRIAL_MAX_NS } else { TRIAL_NS } {
@@ -106,13 +160,12 @@ fn sleep_under_event(count_kernel: bool) -> io::Result<(u64, u64, u64)> {
         sleeps += 1;
         interrupted += u64::from(matches!(slept, NanosleepRelativeResult::Interrupted(_)));
     }
-    meter.disable()?;
     Ok((trap::hits() - before, sleeps, interrupted))
 }
 
-fn delivery(perf: Perf) -> Check {
+fn delivery(sources: Sources) -> Check {
     let s = subject("delivery of hits", Need::Trust);
-    let (hits, sleeps, interrupted) = match on_thread(move || sleep_under_event(perf == Perf::KernelToo)) {
+    let (hits, sleeps, interrupted) = match on_thread(move || sleep_under_meter(&sources)) {
         Ok(counts) => counts,
         Err(e) => return s.missing(e.to_string(), "the meter's events don't reach programs", ""),
     };
@@ -296,7 +349,11 @@ mod tests {
             diecast_quiet::skipped("no event that counts kernel mode");
             return;
         }
-        let (hits, sleeps, interrupted) = on_thread(|| sleep_under_event(true)).unwrap();
-        assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
+        let (sources, _) = Sources::find();
+        for ticks in [None, sources.ticks] {
+            let one = Sources { ticks, ..sources };
+            let (hits, sleeps, interrupted) = on_thread(move || sleep_under_meter(&one)).unwrap();
+            assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
+        }
     }
 }

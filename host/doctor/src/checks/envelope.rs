@@ -13,7 +13,7 @@ use diecast_host_sys::ptrace::{self, Wait};
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{Tid, process, seccomp, socket};
 
-use super::cpu::{Perf, perf_events};
+use super::cpu::Sources;
 use super::{on_thread, root_or};
 use crate::facts::{read, read_number, status_field};
 use crate::report::{Check, Need, Part, Subject};
@@ -216,9 +216,9 @@ struct Tried {
 }
 
 /// A sleeping program in a frame of its own, by the parts that `diecast frame` is made of.
-fn try_frame(perf: Perf) -> io::Result<Tried> {
+fn try_frame(sources: Sources) -> io::Result<Tried> {
     let tdf: Tdf = TRIAL_TDF.parse().map_err(|_| io::Error::other("no TDF"))?;
-    let metered = perf != Perf::None;
+    let metered = sources.any();
     let cpu = CpuConfig {
         trap_tsc: false,
         site_calls: 0,
@@ -226,10 +226,13 @@ fn try_frame(perf: Perf) -> io::Result<Tried> {
         speed_ppm: SPEED_ONE_PPM,
         grain_ns: 100_000,
         metered,
-        count_kernel: perf == Perf::KernelToo,
+        count_kernel: sources.count_kernel(),
     };
     let lab = LabFrame::start(tdf);
     let node = NodeFrame::create(&lab, "doctor", cpu, Box::new(|| Ok(Vec::new())), None)?;
+    if let Some(ticks) = sources.ticks {
+        node.hit_by(ticks);
+    }
     let supervisor = Supervisor::start()?;
     let (ours, theirs) = socket::pair()?;
     let filter = diecast_host_supervisor::filter();
@@ -285,8 +288,9 @@ fn try_frame(perf: Perf) -> io::Result<Tried> {
 fn whole_frame() -> Check {
     let s = subject("a frame", Need::Frames);
     const LOST: &str = "neither 'diecast frame' nor labs work, although their parts may";
-    let perf = perf_events();
-    let tried = match on_thread(move || try_frame(perf)) {
+    let (sources, _) = Sources::find();
+    let metered = sources.any();
+    let tried = match on_thread(move || try_frame(sources)) {
         Ok(tried) => tried,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return s.degraded("not tried: there is no program 'sleep' here", "whether frames work is not known", "");
@@ -298,7 +302,7 @@ fn whole_frame() -> Check {
     let found = format!(
         "'sleep {SLEEP_S}' at TDF {TRIAL_TDF} took {:.0} ms ({}, exec {} us)",
         tried.real.as_secs_f64() * 1e3,
-        if perf == Perf::None { "no meter" } else { "metered" },
+        if metered { "metered" } else { "no meter" },
         tried.exec_us,
     );
     if tried.framed != 1 || tried.outside != 0 || !tried.problems.is_empty() || tried.real < wanted {

@@ -6,7 +6,7 @@ use std::io;
 use diecast_host_supervisor::probe::{Hits, Look, Probe, hit_cost};
 use diecast_host_sys::time;
 
-use super::cpu::{GRAIN_NS, Perf, subject};
+use super::cpu::{GRAIN_NS, Sources, subject};
 use super::on_thread;
 use crate::report::{Check, Need, Subject};
 
@@ -23,12 +23,13 @@ const HITS: Hits = Hits { grain_ns: GRAIN_NS, pause_ns: GRAIN_NS };
 /// More cores are not listed one by one.
 const LISTED: usize = 4;
 
-pub(super) fn all(perf: Perf) -> Vec<Check> {
+pub(super) fn all(sources: Sources) -> Vec<Check> {
     let (equal, steady) = (subject("cores alike", Need::Accuracy), subject("steady speed", Need::Accuracy));
-    match on_thread(move || looks(perf)) {
+    let metered = sources.any();
+    match on_thread(move || looks(sources)) {
         Ok(looks) => {
             let mut checks = vec![judge_cores(equal, &looks), judge_steadiness(steady, &looks)];
-            if perf != Perf::None {
+            if metered {
                 checks.push(judge_hits(subject("cost of a hit", Need::Accuracy), &looks));
             }
             checks
@@ -38,8 +39,9 @@ pub(super) fn all(perf: Perf) -> Vec<Check> {
 }
 
 /// Round by round over all cores, so that a disturbance meets all of them.
-fn looks(perf: Perf) -> io::Result<Vec<Look>> {
-    let probe = Probe::new(perf == Perf::KernelToo)?;
+fn looks(sources: Sources) -> io::Result<Vec<Look>> {
+    let count_kernel = sources.count_kernel();
+    let probe = Probe::new(sources.ticks, count_kernel)?;
     let cpus = time::allowed_cpus();
     let end = time::monotonic_ns() + LOOKING_NS;
     let mut looks = Vec::new();

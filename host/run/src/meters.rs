@@ -1,0 +1,87 @@
+//! What the meter's hits come from on this host.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use diecast_host_sys::{Tid, perf, time};
+use diecast_host_tick::{CoreTicks, TickError};
+
+/// What the user wants them to come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HitsFrom {
+    /// Clocks of cores where the kernel can, else events of threads.
+    #[default]
+    Auto,
+    /// A clock of each core.
+    Cores,
+    /// An event of each thread.
+    Threads,
+}
+
+impl HitsFrom {
+    const NAMES: [(&str, HitsFrom); 3] =
+        [("auto", HitsFrom::Auto), ("cores", HitsFrom::Cores), ("threads", HitsFrom::Threads)];
+}
+
+impl fmt::Display for HitsFrom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = HitsFrom::NAMES.iter().find(|(_, from)| from == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for HitsFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HitsFrom, String> {
+        let known = HitsFrom::NAMES.iter().find(|(name, _)| *name == text);
+        known
+            .map(|(_, from)| *from)
+            .ok_or_else(|| format!("'{text}' is no source of hits, expected auto, cores or threads"))
+    }
+}
+
+/// What this host can meter by.
+#[derive(Clone, Debug)]
+pub struct Meters {
+    /// Whether there is a meter at all.
+    pub possible: bool,
+    /// Whether time in kernel mode counts.
+    pub count_kernel: bool,
+    /// Clocks of cores that hits come from; none, and each thread has an event.
+    pub ticks: Option<Arc<CoreTicks>>,
+}
+
+impl Meters {
+    /// Cores or threads; none where there is no meter.
+    pub fn hits_from(&self) -> Option<HitsFrom> {
+        self.possible.then_some(if self.ticks.is_some() { HitsFrom::Cores } else { HitsFrom::Threads })
+    }
+
+    /// Finds out, and starts the clocks. An error only where clocks were asked for and can't be.
+    pub fn start(from: HitsFrom, grain_ns: u64) -> Result<Meters, TickError> {
+        let ticks = match from {
+            HitsFrom::Threads => None,
+            // A program may have itself run where this process does not.
+            HitsFrom::Auto => CoreTicks::start(&time::online_cpus(), grain_ns).ok(),
+            HitsFrom::Cores => Some(CoreTicks::start(&time::online_cpus(), grain_ns)?),
+        };
+        let opens = |kernel| perf::Meter::open(Tid(0), 1_000_000, 0, kernel).is_ok();
+        let count_kernel = ticks.is_some() || opens(true);
+        Ok(Meters { possible: count_kernel || opens(false), count_kernel, ticks: ticks.map(Arc::new) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_have_names() {
+        for (name, from) in HitsFrom::NAMES {
+            assert_eq!((name.parse(), from.to_string().as_str()), (Ok(from), name));
+        }
+        assert!("perf".parse::<HitsFrom>().unwrap_err().contains("expected auto, cores or threads"));
+    }
+}

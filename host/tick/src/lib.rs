@@ -1,0 +1,136 @@
+//! Hits of the meter from a clock of each core: loads the programs of `freestanding/bpf-tick`.
+//!
+//! One [`CoreTicks`] per lab or frame. When the process dies in any way, the kernel removes everything.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+
+use diecast_host_sys::{Tid, perf, process};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+
+/// Programs at context switches, at new threads, at their ends and at exec.
+const TRACED: [&str; 4] = ["switched", "begun", "ended", "executed"];
+const TICK: &str = "tick";
+const METERED: &str = "metered";
+/// Ticks are so many grains apart, in thousandths. A slice of CPU time begins at any instant between two ticks, so that two
+/// grains would hit a busy thread after one in the mean. No round number: a program that wakes up periodically is met at
+/// all phases of its period, since 2 / 1.854 is far from all fractions of small numbers (3/2 of the golden section).
+const PERIOD_MILLIGRAINS: u64 = 1_854;
+/// No hit so far.
+const NEVER: [u8; 8] = u64::MAX.to_ne_bytes();
+
+/// The object with the alignment that ELF wants.
+#[repr(C, align(8))]
+struct Aligned<T: ?Sized>(T);
+static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/tick.bpf.o")));
+
+/// Why hits can't come from a clock of each core.
+#[derive(Debug, thiserror::Error)]
+pub enum TickError {
+    /// The kernel or libbpf refused.
+    #[error("can't {action} the BPF programs for hits from each core's clock: {error}")]
+    Bpf {
+        /// What was tried.
+        action: &'static str,
+        /// Why.
+        error: libbpf_rs::Error,
+    },
+    /// A core's clock can't be opened.
+    #[error("can't open the clock of core {core}: {error}")]
+    Clock {
+        /// The core.
+        core: usize,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// The loaded programs and the clocks. Dropping it ends them.
+pub struct CoreTicks {
+    metered: MapHandle,
+    /// Order matters: detach, then close the object.
+    _links: Vec<Link>,
+    object: Object,
+}
+
+impl std::fmt::Debug for CoreTicks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CoreTicks").finish_non_exhaustive()
+    }
+}
+
+/// Real time between two ticks of a core, ns; rounded down. Grains of up to 10 s don't overflow.
+pub fn period_ns(grain_ns: u64) -> u64 {
+    grain_ns * PERIOD_MILLIGRAINS / 1_000
+}
+
+impl CoreTicks {
+    /// Loads the programs and starts the clocks of these cores. A thread that is always busy is hit after a grain of its CPU
+    /// time in the mean, real ns; one that gives the core up between ticks as it gets the core after a grain.
+    ///
+    /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
+    pub fn start(cores: &[usize], grain_ns: u64) -> Result<CoreTicks, TickError> {
+        let failed = |action| move |error| TickError::Bpf { action, error };
+        // What libbpf prints while it tries is in the error.
+        libbpf_rs::set_print(None);
+        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
+        let mut constants = object.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
+        let constants = constants.as_mut().and_then(|m| m.initial_value_mut()).ok_or_else(|| missing("configure"))?;
+        // The only constant.
+        constants.copy_from_slice(&grain_ns.to_ne_bytes());
+        let object = object.load().map_err(failed("load"))?;
+        let mut links = Vec::new();
+        for name in TRACED {
+            let program = object.progs_mut().find(|p| p.name() == name).ok_or_else(|| missing("find"))?;
+            links.push(program.attach_trace().map_err(failed("attach"))?);
+        }
+        let map = object.maps().find(|m| m.name() == METERED).ok_or_else(|| missing("find the map of"))?;
+        let metered = MapHandle::try_from(&map).map_err(failed("open the map of"))?;
+        let mut ticks = CoreTicks { metered, _links: links, object };
+        for core in cores {
+            let link = ticks.clock(*core, period_ns(grain_ns))?;
+            ticks._links.push(link);
+        }
+        Ok(ticks)
+    }
+
+    fn clock(&self, core: usize, period_ns: u64) -> Result<Link, TickError> {
+        let clock = perf::core_clock(core as u32, period_ns).map_err(|error| TickError::Clock { core, error })?;
+        let program = self.object.progs_mut().find(|p| p.name() == TICK).ok_or_else(|| missing("find"))?;
+        program.attach_perf_event(clock.into_raw_fd()).map_err(|error| TickError::Bpf { action: "attach", error })
+    }
+
+    /// From now on a process, which has one thread, is metered, and what it forks.
+    pub fn begin(&self, process: Tid) -> io::Result<()> {
+        let fd = process::pidfd(process)?;
+        self.metered.update(&fd.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)
+    }
+
+    /// The calling thread, which is on this core and stays there, is metered by another clock of this period until the
+    /// result is dropped.
+    pub fn tick_here(&self, core: usize, period_ns: u64) -> io::Result<Ticking> {
+        let thread = process::pidfd_of_this_thread()?;
+        let clock = self.clock(core, period_ns).map_err(io::Error::other)?;
+        let metered = MapHandle::try_from(&self.metered).map_err(io::Error::other)?;
+        metered.update(&thread.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)?;
+        Ok(Ticking { metered, thread, _clock: clock })
+    }
+}
+
+/// A thread that is metered for as long as this lives.
+#[derive(Debug)]
+pub struct Ticking {
+    metered: MapHandle,
+    thread: OwnedFd,
+    _clock: Link,
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        let _ = self.metered.delete(&self.thread.as_fd().as_raw_fd().to_ne_bytes());
+    }
+}
+
+fn missing(action: &'static str) -> TickError {
+    TickError::Bpf { action, error: io::Error::new(io::ErrorKind::NotFound, "not in the object").into() }
+}

@@ -1,0 +1,164 @@
+//! Who is hit by a core's clock, how often, and what a hit interrupts.
+
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use diecast_host_sys::{Tid, time, trap};
+use diecast_host_tick::{CoreTicks, period_ns};
+
+const GRAIN_NS: u64 = 1_000_000;
+const MS: u64 = 1_000_000;
+
+/// Clocks of these cores; `None`, and the test says so, where the kernel has none.
+fn ticks(cores: &[usize]) -> Option<CoreTicks> {
+    match CoreTicks::start(cores, GRAIN_NS) {
+        Ok(ticks) => Some(ticks),
+        Err(e) => {
+            diecast_quiet::skipped(e.to_string());
+            None
+        }
+    }
+}
+
+fn here() -> usize {
+    let core = time::allowed_cpus()[0];
+    time::pin_to(&[core]).unwrap();
+    trap::install_handler();
+    core
+}
+
+fn spin(cpu_ns: u64) {
+    let end_ns = time::thread_cpu_ns() + cpu_ns;
+    while time::thread_cpu_ns() < end_ns {}
+}
+
+#[test]
+fn a_busy_thread_is_hit_once_a_period_and_others_are_not() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    let ticking = ticks.tick_here(core, GRAIN_NS).unwrap();
+    let before = trap::hits();
+    spin(200 * MS);
+    let hits = trap::hits() - before;
+    // As it gets the core it is hit too, after a grain without a hit: others on the core don't keep it from its hits.
+    assert!((150..300).contains(&hits), "{hits}");
+    drop(ticking);
+    let before = trap::hits();
+    spin(20 * MS);
+    assert_eq!(trap::hits(), before);
+}
+
+#[test]
+fn a_thread_that_gives_the_core_up_before_each_tick_is_hit_after_each_grain() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    // Of a period in which no tick comes while the test lasts.
+    let _ticking = ticks.tick_here(core, 3_600_000 * MS).unwrap();
+    let before = trap::hits();
+    for _ in 0..400 {
+        spin(MS / 4);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let hits = trap::hits() - before;
+    // 100 ms: each hit comes after a grain and up to a burst more.
+    assert!((60..=101).contains(&hits), "{hits}");
+}
+
+#[test]
+fn a_hit_interrupts_no_call() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    let _ticking = ticks.tick_here(core, MS / 10).unwrap();
+    let before = trap::hits();
+    let (mut interrupted, end) = (0, Instant::now() + Duration::from_secs(20));
+    while trap::hits() < before + 100 && Instant::now() < end {
+        let wait = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 1 };
+        interrupted += u32::from(matches!(
+            rustix::thread::nanosleep(&wait),
+            rustix::thread::NanosleepRelativeResult::Interrupted(_)
+        ));
+    }
+    assert!(trap::hits() >= before + 100, "{}", trap::hits() - before);
+    assert_eq!(interrupted, 0);
+}
+
+/// What was left for a thread on its way out of the kernel stays left while it sleeps there.
+#[test]
+fn threads_that_sleep_with_a_hit_before_them_take_none_from_others() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    let _ticking = ticks.tick_here(core, MS / 50).unwrap();
+    let (pipes, threads): (Vec<_>, Vec<_>) = (0..100)
+        .map(|_| {
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            // Fills the pipe and sleeps in the same call; it is metered and runs here, as who began it.
+            (reader, std::thread::spawn(move || drop(writer.write_all(&[0; 1 << 20]))))
+        })
+        .unzip();
+    std::thread::sleep(Duration::from_millis(100));
+    let before = trap::hits();
+    spin(50 * MS);
+    let hits = trap::hits() - before;
+    assert!(hits > 100, "{hits}");
+    drop(pipes);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+}
+
+/// One that has no handler, so that a hit is its end. It goes on when its input ends; its exec is over: an exec takes the
+/// meter away, and a parent goes on before the end of one.
+fn shell(script: &str) -> Child {
+    let script = format!("echo; read go; {script}");
+    let mut command = Command::new("sh");
+    let mut child = command.args(["-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+    child
+}
+
+/// Its end: soon.
+fn end_of(mut child: Child) -> ExitStatus {
+    drop(child.stdin.take());
+    let end = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < end {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    panic!("it did not end: {:?}", child.wait());
+}
+
+#[test]
+fn children_are_metered_and_what_they_execute_is_not() {
+    let cores = time::online_cpus();
+    let Some(ticks) = ticks(&cores) else { return };
+    let end_of_metered = |script| {
+        let child = shell(script);
+        ticks.begin(Tid(child.id() as i32)).unwrap();
+        end_of(child)
+    };
+    assert_eq!(end_of_metered("while :; do :; done").signal(), Some(libc::SIGTRAP));
+    let parent = end_of_metered("(while :; do :; done) & wait $!; exit $?");
+    assert_eq!(parent.code(), Some(128 + libc::SIGTRAP), "its child's end");
+    let executed = end_of_metered("exec timeout 0.2 sh -c 'while :; do :; done'");
+    assert_eq!((executed.signal(), executed.code()), (None, Some(124)), "what it executes");
+}
+
+#[test]
+fn no_clock_outlives_its_owner() {
+    let cores = time::online_cpus();
+    let Some(one) = ticks(&cores) else { return };
+    let child = shell("i=0; while [ $i -lt 300000 ]; do i=$((i + 1)); done");
+    one.begin(Tid(child.id() as i32)).unwrap();
+    drop(one);
+    let end = end_of(child);
+    assert!(end.success(), "{end}");
+}
+
+#[test]
+fn a_period_is_twice_the_grain_less_what_keeps_it_from_being_round() {
+    assert_eq!(period_ns(500_000), 927_000);
+    assert_eq!(period_ns(10_000_000_000), 18_540_000_000);
+}
