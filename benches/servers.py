@@ -213,7 +213,7 @@ def once(name, script, read, tdf, o):
         command = ["bash", "-c", READY + script]
         # One core either way: natively by pinning, in a frame by what a virtual machine of one core has.
         grain = ["--grain", o.grain] if o.grain else []
-        command = ([DIECAST, "frame", "--tdf", str(tdf), "--cores", "1", *grain, "--", *command] if tdf else ["taskset", "-c", "0", *command])
+        command = ["taskset", "-c", "0", *([DIECAST, "frame", "--tdf", str(tdf), "--cores", "1", *grain, "--"] if tdf else []), *command]
         began = time.monotonic()
         child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                  stdin=subprocess.DEVNULL, start_new_session=True)
