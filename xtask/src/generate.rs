@@ -127,8 +127,11 @@ const SINGLE: &str = "
 the host's speed nor how late the command was is told, and there is no verdict; `--stats` prints what the envelope and the \
 meter counted. What a run with a verdict needs is a lab, of one node if need be (examples/one-server.yaml). Sleeps that make \
 it cold are charged as they are: what a lab learns of it from its packets' senders is not known. Large programs that are \
-still warming up show it most: a JVM server at TDF 10 answered 0.20 of its native rate with the grain of 100 us, 0.41 with \
-`--grain 500us`, 0.7 with 2 ms; what its own clock says within a slice is right to a grain only.
+still warming up show it most: a JVM server at TDF 10 answered 0.43 to 0.93 of its native rate with the grain of 100 us. What a \
+program's own clock says within a slice is right to two grains only. Three etcd on one core at TDF 20 had 0.39 to 0.53.
+
+Where each thread has an event (`--hits threads`, kernels before 6.18) a parent and a child that it forked, taking turns on one \
+core, are charged far too little: what a switch to a metered thread costs is taken off, and between these it costs nothing.
 
 When the command ends, what it left in the background is killed, and a line says so: its calls would have nobody to serve \
 them. Have the command wait for it.
