@@ -144,10 +144,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         None
     };
     let probe = if metered {
-        Some(
-            host_watch::start_probe(o.tdf, vec![node.clone()], count_kernel, |_| {})
-                .map_err(host("starting the probe"))?,
-        )
+        Some(host_watch::start_probe(o.tdf, vec![node.clone()], |_| {}).map_err(host("starting the probe"))?)
     } else {
         None
     };

@@ -209,12 +209,13 @@ impl Drop for Awake {
 pub fn start_probe(
     tdf: Tdf,
     nodes: Vec<Arc<NodeFrame>>,
-    count_kernel: bool,
     mut seen: impl FnMut(&probe::Look) + Send + 'static,
 ) -> std::io::Result<Beside> {
     let nodes: Vec<Arc<NodeFrame>> = nodes.into_iter().filter(|n| n.cpu.metered).collect();
     let (ready, first) = std::sync::mpsc::channel::<()>();
     let beside = Beside::spawn("probe", move |stop| {
+        // The same for all of a lab's.
+        let count_kernel = nodes.iter().all(|n| n.cpu.count_kernel);
         let ticks = nodes.iter().find_map(|n| n.ticks().cloned());
         let Ok(p) = probe::Probe::new(ticks, count_kernel) else { return };
         let cpus = time::allowed_cpus();
@@ -306,13 +307,8 @@ fn keep_costs(costs: &mut BTreeMap<Hits, Costs>, nodes: &[Arc<NodeFrame>]) {
 }
 
 /// The probe of a lab: its looks go into the journal.
-pub fn start_lab_probe(
-    tdf: Tdf,
-    nodes: Vec<Arc<NodeFrame>>,
-    count_kernel: bool,
-    journal: Recorder,
-) -> std::io::Result<Beside> {
-    start_probe(tdf, nodes, count_kernel, move |look| {
+pub fn start_lab_probe(tdf: Tdf, nodes: Vec<Arc<NodeFrame>>, journal: Recorder) -> std::io::Result<Beside> {
+    start_probe(tdf, nodes, move |look| {
         let r_ns = RealNs(time::monotonic_ns());
         journal.write(Record::HostSpeed(HostSpeed { core: look.cpu as u32, r_ns, probe_ns: look.work_ns }));
     })

@@ -156,12 +156,11 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let dir = LabDir::create().map_err(|e| RunError::Host(format!("making the lab's state: {e}")))?;
     let lab = set_up(plan, o, &dir, files)?;
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
-    let count_kernel = frames.iter().all(|f| f.cpu.count_kernel);
     let on_cores = |(frame, node): (&Option<Arc<NodeFrame>>, &PlannedNode)| Some((frame.clone()?, node.cpus.clone()));
     let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
     let awake = host_watch::keep_awake(told, lab.egress.clone())
         .map_err(RunError::host("starting threads that keep cores awake"))?;
-    let probe = host_watch::start_lab_probe(plan.tdf, frames.clone(), count_kernel, lab.journal.clone())
+    let probe = host_watch::start_lab_probe(plan.tdf, frames.clone(), lab.journal.clone())
         .map_err(RunError::host("starting the host probe"))?;
     let watch = host_watch::start_watch(
         lab.frame.clone(),

@@ -58,8 +58,14 @@ pub fn core_clock(core: u32, period_ns: u64) -> io::Result<OwnedFd> {
         flags: EXCLUDE_IDLE | EXCLUDE_HV,
         ..Attr::default()
     };
+    open(&attr, -1, core as i32)
+}
+
+/// An event of a thread (0 = the caller) on any core (-1), or of a core for whoever runs there (-1).
+fn open(attr: &Attr, tid: i32, core: i32) -> io::Result<OwnedFd> {
     // SAFETY: attr is a live, fully initialised perf_event_attr of the size it names.
-    let r = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, -1, core, -1, FLAG_FD_CLOEXEC) };
+    let r =
+        unsafe { libc::syscall(libc::SYS_perf_event_open, std::ptr::from_ref(attr), tid, core, -1, FLAG_FD_CLOEXEC) };
     // SAFETY: a new descriptor that nobody else owns.
     check(r).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
@@ -89,10 +95,7 @@ impl Meter {
             sig_data,
             ..Attr::default()
         };
-        // SAFETY: attr is a live, fully initialised perf_event_attr of the size it names.
-        let r = unsafe { libc::syscall(libc::SYS_perf_event_open, &raw const attr, tid.0, -1, -1, FLAG_FD_CLOEXEC) };
-        // SAFETY: a new descriptor that nobody else owns.
-        check(r).map(|fd| Meter { fd: unsafe { OwnedFd::from_raw_fd(fd as RawFd) } })
+        open(&attr, tid.0, -1).map(|fd| Meter { fd })
     }
 
     pub fn enable(&self) -> io::Result<()> {

@@ -3,7 +3,7 @@
 //! One [`CoreTicks`] per lab or frame. When the process dies in any way, the kernel removes everything.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use diecast_host_sys::{Tid, perf, process};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
@@ -102,8 +102,11 @@ impl CoreTicks {
 
     /// From now on a process, which has one thread, is metered, and what it forks.
     pub fn begin(&self, process: Tid) -> io::Result<()> {
-        let fd = process::pidfd(process)?;
-        self.metered.update(&fd.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)
+        self.meter(&process::pidfd(process)?)
+    }
+
+    fn meter(&self, task: &OwnedFd) -> io::Result<()> {
+        self.metered.update(&task.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)
     }
 
     /// The calling thread, which is on this core and stays there, is metered by another clock of this period until the
@@ -112,7 +115,7 @@ impl CoreTicks {
         let thread = process::pidfd_of_this_thread()?;
         let clock = self.clock(core, period_ns).map_err(io::Error::other)?;
         let metered = MapHandle::try_from(&self.metered).map_err(io::Error::other)?;
-        metered.update(&thread.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)?;
+        self.meter(&thread)?;
         Ok(Ticking { metered, thread, _clock: clock })
     }
 }
@@ -127,7 +130,7 @@ pub struct Ticking {
 
 impl Drop for Ticking {
     fn drop(&mut self) {
-        let _ = self.metered.delete(&self.thread.as_fd().as_raw_fd().to_ne_bytes());
+        let _ = self.metered.delete(&self.thread.as_raw_fd().to_ne_bytes());
     }
 }
 
