@@ -1,10 +1,10 @@
 //! The BPF programs for debt at egress.
 
-#[path = "../tcp/compile.rs"]
+#[path = "../bpf/compile.rs"]
 mod compile;
 
 fn main() {
-    println!("cargo::rerun-if-changed=../tcp/compile.rs");
+    println!("cargo::rerun-if-changed=../bpf/compile.rs");
     println!("cargo::rerun-if-changed=../../freestanding/bpf-egress/waits.h");
     compile::bpf("../../freestanding/bpf-egress/debt.bpf.c", "debt.bpf.o");
 }

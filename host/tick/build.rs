@@ -1,9 +1,9 @@
 //! The BPF programs for hits from a clock of each core.
 
-#[path = "../tcp/compile.rs"]
+#[path = "../bpf/compile.rs"]
 mod compile;
 
 fn main() {
-    println!("cargo::rerun-if-changed=../tcp/compile.rs");
+    println!("cargo::rerun-if-changed=../bpf/compile.rs");
     compile::bpf("../../freestanding/bpf-tick/tick.bpf.c", "tick.bpf.o");
 }

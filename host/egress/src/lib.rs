@@ -11,8 +11,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{AGE_CELLS, AGE_SUMS, Ages, Bursts, WAIT_KINDS};
+use diecast_host_bpf::{BpfError, Programs, Source, absent};
 use diecast_host_net::{HostNetError, LARGE_KEY_BYTES, TRAILER_BYTES, kernel_hz, netns_cookie};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput, TC_EGRESS, TcHookBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
 
 pub use waits::Waits;
 
@@ -42,22 +43,12 @@ pub struct Counted {
     pub switches: [u64; SWITCH_WORDS],
 }
 
-/// The object with the alignment that ELF wants.
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/debt.bpf.o")));
-
 /// Why packets can't tell their senders' CPU time.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
     /// The kernel or libbpf refused.
-    #[error("can't {action} the BPF programs for debt at egress: {error}")]
-    Bpf {
-        /// What was tried.
-        action: &'static str,
-        /// Why.
-        error: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
     /// The node's namespace has no cookie to tell.
     #[error(transparent)]
     Netns(#[from] HostNetError),
@@ -77,9 +68,7 @@ pub struct Egress {
     large: MapHandle,
     slow: MapHandle,
     debt: OwnedFd,
-    /// Order matters: detach, then close the object.
-    _traced: Vec<Link>,
-    _object: Object,
+    programs: Programs,
 }
 
 impl std::fmt::Debug for Egress {
@@ -100,34 +89,17 @@ impl Egress {
         Egress::load_with(&[])
     }
 
-    fn load_with(traced_programs: &[&str]) -> Result<Egress, EgressError> {
-        let failed = |action| move |error| EgressError::Bpf { action, error };
-        // What libbpf prints while it tries is in the error.
-        libbpf_rs::set_print(None);
-        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
-        let mut constants = object.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
-        let constants = constants.as_mut().and_then(|m| m.initial_value_mut()).ok_or_else(|| missing("configure"))?;
-        // The only constant.
-        constants.copy_from_slice(&u64::from(kernel_hz()).to_ne_bytes());
-        for mut program in object.progs_mut().filter(|p| p.name() == RECEIVED) {
-            program.set_autoload(traced_programs.contains(&RECEIVED));
-        }
-        let object = object.load().map_err(failed("load"))?;
-        let loader = object.progs_mut().find(|p| p.name() == LOADER).ok_or_else(|| missing("find"))?;
-        loader.test_run(ProgramInput::default()).map_err(failed("run"))?;
-        let mut traced = Vec::new();
-        for name in traced_programs {
-            let program = object.progs_mut().find(|p| p.name() == *name).ok_or_else(|| missing("find"))?;
-            traced.push(program.attach_trace().map_err(failed("attach"))?);
-        }
-        let map = |name: &str| {
-            let map = object.maps().find(|m| m.name() == name).ok_or_else(|| missing("find the maps of"))?;
-            MapHandle::try_from(&map).map_err(failed("open the maps of"))
-        };
-        let (nodes, large, slow) = (map(NODES)?, map(LARGE)?, map(SLOW)?);
-        let debt = object.progs().find(|p| p.name() == DEBT).ok_or_else(|| missing("find"))?;
-        let debt = debt.as_fd().try_clone_to_owned().map_err(|e| failed("open")(e.into()))?;
-        Ok(Egress { nodes, large, slow, debt, _traced: traced, _object: object })
+    fn load_with(traced: &[&str]) -> Result<Egress, EgressError> {
+        let mut programs = Programs::load(Source {
+            object: diecast_host_bpf::object!("debt.bpf.o"),
+            purpose: "debt at egress",
+            constants: &u64::from(kernel_hz()).to_ne_bytes(),
+            without: if traced.contains(&RECEIVED) { &[] } else { &[RECEIVED] },
+        })?;
+        programs.run(LOADER)?;
+        programs.attach_traced(traced)?;
+        let (nodes, large, slow) = (programs.map(NODES)?, programs.map(LARGE)?, programs.map(SLOW)?);
+        Ok(Egress { nodes, large, slow, debt: programs.descriptor(DEBT)?, programs })
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.
@@ -135,7 +107,7 @@ impl Egress {
         let cookie = netns_cookie(netns)?;
         self.nodes
             .update(&cookie.to_ne_bytes(), &vec![0; 8 * NODE_WORDS], MapFlags::ANY)
-            .map_err(|error| EgressError::Bpf { action: "configure", error })?;
+            .map_err(|error| self.programs.error("configure", error))?;
         Ok(cookie)
     }
 
@@ -168,7 +140,7 @@ impl Egress {
     pub fn set_slow(&self, slow: bool) -> Result<(), EgressError> {
         self.slow
             .update(&0u32.to_ne_bytes(), &u32::from(slow).to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| EgressError::Bpf { action: "configure", error })
+            .map_err(|error| self.programs.error("configure", error).into())
     }
 
     /// What a node's threads waited for since the node was added; `cookie` is what `add_node` gave.
@@ -181,8 +153,8 @@ impl Egress {
         let node = self
             .nodes
             .lookup(&cookie.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| EgressError::Bpf { action: "read", error })?
-            .ok_or_else(|| missing("find the node in"))?;
+            .map_err(|error| self.programs.error("read", error))?
+            .ok_or_else(|| self.programs.error("find the node in", absent()))?;
         Ok(node.chunks_exact(8).map(|w| u64::from_ne_bytes(w.try_into().unwrap_or_default())).collect())
     }
 
@@ -192,8 +164,4 @@ impl Egress {
         let mut hook = TcHookBuilder::new(self.debt.as_fd()).ifindex(nic).handle(1).priority(1).hook(TC_EGRESS);
         hook.create().and_then(|mut h| h.attach()).map(drop).map_err(io::Error::other)
     }
-}
-
-fn missing(action: &'static str) -> EgressError {
-    EgressError::Bpf { action, error: io::Error::new(io::ErrorKind::NotFound, "not in the object").into() }
 }

@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use diecast_core_plan::Tsc;
 use diecast_core_vtime::Tdf;
-use diecast_host_supervisor::{CpuConfig, FRAME_SLACK_NS, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
+use diecast_host_supervisor::{
+    CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
+};
 
 use diecast_host_sys::{Tid, process, seccomp, socket, time};
 use diecast_host_tick::TickError;
 
 use crate::host_watch;
-use crate::meters::{HitsFrom, Meters};
 
 /// What to run and how.
 #[derive(Clone, Debug)]
@@ -115,7 +116,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
     let mut doubts = Vec::new();
     let meters = wanted.then(|| Meters::start(o.hits_from, o.grain_ns)).transpose()?;
-    let metered = meters.as_ref().is_some_and(|m| m.possible);
+    let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {
         doubts.push(
             "no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned(),
@@ -126,7 +127,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let host = |what| move |source| FrameError::Host { what, source };
     let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
     let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
-    let count_kernel = meters.as_ref().is_some_and(|m| m.count_kernel);
+    let count_kernel = meters.as_ref().is_some_and(Meters::count_kernel);
     let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);

@@ -19,7 +19,7 @@ use diecast_host_net::{
     WayEnd, add_nic, create_netns, nic_device, prepare_node_with,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
-use diecast_host_supervisor::{ClockChange, CpuConfig, LabFrame, NodeFrame, Supervisor};
+use diecast_host_supervisor::{ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
 
@@ -28,7 +28,6 @@ use crate::facts::host_facts;
 use crate::host_watch::{self, Beside};
 use crate::kernel_times::KernelTimes;
 use crate::live::Live;
-use crate::meters::{HitsFrom, Meters};
 use crate::pace::World;
 use crate::pipe_log::PipeLog;
 use crate::progress::Progress;
@@ -447,7 +446,7 @@ fn set_up(
         let hint = e.hint().map(|h| format!("\n  hint: {h}")).unwrap_or_default();
         RunError::Host(format!("starting nodes: {e}{hint}"))
     })?;
-    let (possible, count_kernel) = meters.as_ref().map_or((false, false), |m| (m.possible, m.count_kernel));
+    let (possible, count_kernel) = meters.as_ref().map_or((false, false), |m| (m.any(), m.count_kernel()));
     let mut frames = Vec::new();
     for (n, node) in plan.nodes.iter().zip(&nodes) {
         frames.push(if n.envelope {

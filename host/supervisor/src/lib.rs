@@ -6,6 +6,7 @@ mod frame;
 pub mod image;
 mod lend;
 mod load;
+mod meters;
 mod monitor;
 mod node_clock;
 mod pace;
@@ -20,6 +21,7 @@ mod traced;
 
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
+pub use meters::{HitsFrom, Meters, PerfEvents};
 pub use monitor::{Monitor, Unmetered, Window};
 pub use node_clock::{ClockChange, ClockError, ClockState};
 pub use pace::{PaceError, Standing};

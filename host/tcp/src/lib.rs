@@ -10,8 +10,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use diecast_core_vtime::Tdf;
+use diecast_host_bpf::{BpfError, Programs, Source};
 use diecast_host_net::{HostNetError, kernel_hz, netns_cookie};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use serde::Serialize;
 
 /// Names in the BPF object.
@@ -19,11 +20,6 @@ const PROGRAM: &str = "initial_rto";
 const MAP: &str = "rto_jiffies";
 /// The kernel caps a timeout at this (TCP_RTO_MAX).
 const RTO_MAX_S: u64 = 120;
-
-/// The object with the alignment that ELF wants.
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/initial_rto.bpf.o")));
 
 /// Why first timeouts can't be stretched.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +36,8 @@ pub enum InitialRtoError {
         error: io::Error,
     },
     /// The kernel or libbpf refused.
-    #[error("can't {action} the BPF program for TCP's initial RTO: {error}")]
-    Bpf {
-        /// What was tried.
-        action: &'static str,
-        /// Why.
-        error: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
     /// The namespace could not be entered, or has no cookie to tell.
     #[error(transparent)]
     Netns(#[from] HostNetError),
@@ -57,7 +48,7 @@ impl InitialRtoError {
     pub fn hint(&self) -> &'static str {
         match self {
             InitialRtoError::NoCgroup2 => "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified",
-            InitialRtoError::Bpf { .. } | InitialRtoError::Open { .. } => {
+            InitialRtoError::Bpf(_) | InitialRtoError::Open { .. } => {
                 "needs root or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON, and a kernel with CONFIG_CGROUP_BPF (5.15 or later)"
             }
             InitialRtoError::Netns(_) => "needs root or CAP_SYS_ADMIN, and Linux 5.14 or later",
@@ -80,9 +71,7 @@ pub struct Applied {
 pub struct InitialRto {
     map: MapHandle,
     hz: u32,
-    /// Order matters: detach, then close the object.
-    _link: Link,
-    _object: Object,
+    programs: Programs,
 }
 
 impl std::fmt::Debug for InitialRto {
@@ -92,19 +81,15 @@ impl std::fmt::Debug for InitialRto {
 }
 
 impl InitialRto {
-    /// Loads and attaches. Programs of other labs and of anybody else at the same cgroup go on working: a link
-    /// always attaches with BPF_F_ALLOW_MULTI.
+    /// Loads and attaches. Programs of other labs and of anybody else at the same cgroup go on working.
     pub fn attach() -> Result<InitialRto, InitialRtoError> {
-        let failed = |action| move |error| InitialRtoError::Bpf { action, error };
         let path = cgroup2_root()?;
         let root = fs::File::open(&path).map_err(|error| InitialRtoError::Open { path, error })?;
-        let open = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
-        let object = open.load().map_err(failed("load"))?;
-        let program = object.progs_mut().find(|p| p.name() == PROGRAM).ok_or_else(|| missing("find"))?;
-        let link = program.attach_cgroup(root.as_raw_fd()).map_err(failed("attach"))?;
-        let map = object.maps().find(|m| m.name() == MAP).ok_or_else(|| missing("find the map of"))?;
-        let map = MapHandle::try_from(&map).map_err(failed("open the map of"))?;
-        Ok(InitialRto { map, hz: kernel_hz(), _link: link, _object: object })
+        let object = diecast_host_bpf::object!("initial_rto.bpf.o");
+        let mut programs =
+            Programs::load(Source { object, purpose: "TCP's initial RTO", constants: &[], without: &[] })?;
+        programs.attach_cgroup(PROGRAM, root.as_raw_fd())?;
+        Ok(InitialRto { map: programs.map(MAP)?, hz: kernel_hz(), programs })
     }
 
     /// From now on connections of the namespace start with a timeout of one virtual second at `tdf`.
@@ -112,7 +97,7 @@ impl InitialRto {
         let jiffies = jiffies(self.hz, tdf);
         self.map
             .update(&netns_cookie(netns)?.to_ne_bytes(), &jiffies.to_ne_bytes(), MapFlags::ANY)
-            .map_err(|error| InitialRtoError::Bpf { action: "configure", error })?;
+            .map_err(|error| self.programs.error("configure", error))?;
         Ok(applied(self.hz, tdf, jiffies))
     }
 
@@ -120,16 +105,10 @@ impl InitialRto {
     pub fn unset(&self, netns: BorrowedFd<'_>) -> Result<(), InitialRtoError> {
         let key = netns_cookie(netns)?.to_ne_bytes();
         match self.map.delete(&key) {
-            Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => {
-                Err(InitialRtoError::Bpf { action: "configure", error: e })
-            }
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::NotFound => Err(self.programs.error("configure", e).into()),
             _ => Ok(()),
         }
     }
-}
-
-fn missing(action: &'static str) -> InitialRtoError {
-    InitialRtoError::Bpf { action, error: io::Error::new(io::ErrorKind::NotFound, "not in the object").into() }
 }
 
 /// One virtual second in jiffies, rounded up, at most what the kernel takes. Bound: 1000 Hz * 1000 s fits 32 bits.

@@ -3,10 +3,11 @@
 //! One [`CoreTicks`] per lab or frame. When the process dies in any way, the kernel removes everything.
 
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
+use diecast_host_bpf::{BpfError, Programs, Source};
 use diecast_host_sys::{Tid, perf, process};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 
 /// Programs at context switches, at new threads, at their ends and at exec.
 const TRACED: [&str; 4] = ["switched", "begun", "ended", "executed"];
@@ -19,22 +20,12 @@ const PERIOD_MILLIGRAINS: u64 = 1_854;
 /// No hit so far.
 const NEVER: [u8; 8] = u64::MAX.to_ne_bytes();
 
-/// The object with the alignment that ELF wants.
-#[repr(C, align(8))]
-struct Aligned<T: ?Sized>(T);
-static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/tick.bpf.o")));
-
 /// Why hits can't come from a clock of each core.
 #[derive(Debug, thiserror::Error)]
 pub enum TickError {
     /// The kernel or libbpf refused.
-    #[error("can't {action} the BPF programs for hits from each core's clock: {error}")]
-    Bpf {
-        /// What was tried.
-        action: &'static str,
-        /// Why.
-        error: libbpf_rs::Error,
-    },
+    #[error(transparent)]
+    Bpf(#[from] BpfError),
     /// A core's clock can't be opened.
     #[error("can't open the clock of core {core}: {error}")]
     Clock {
@@ -48,9 +39,7 @@ pub enum TickError {
 /// The loaded programs and the clocks. Dropping it ends them.
 pub struct CoreTicks {
     metered: MapHandle,
-    /// Order matters: detach, then close the object.
-    _links: Vec<Link>,
-    object: Object,
+    programs: Programs,
 }
 
 impl std::fmt::Debug for CoreTicks {
@@ -70,34 +59,24 @@ impl CoreTicks {
     ///
     /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
     pub fn start(cores: &[usize], grain_ns: u64) -> Result<CoreTicks, TickError> {
-        let failed = |action| move |error| TickError::Bpf { action, error };
-        // What libbpf prints while it tries is in the error.
-        libbpf_rs::set_print(None);
-        let mut object = ObjectBuilder::default().open_memory(&OBJECT.0).map_err(failed("open"))?;
-        let mut constants = object.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata"));
-        let constants = constants.as_mut().and_then(|m| m.initial_value_mut()).ok_or_else(|| missing("configure"))?;
-        // The only constant.
-        constants.copy_from_slice(&grain_ns.to_ne_bytes());
-        let object = object.load().map_err(failed("load"))?;
-        let mut links = Vec::new();
-        for name in TRACED {
-            let program = object.progs_mut().find(|p| p.name() == name).ok_or_else(|| missing("find"))?;
-            links.push(program.attach_trace().map_err(failed("attach"))?);
-        }
-        let map = object.maps().find(|m| m.name() == METERED).ok_or_else(|| missing("find the map of"))?;
-        let metered = MapHandle::try_from(&map).map_err(failed("open the map of"))?;
-        let mut ticks = CoreTicks { metered, _links: links, object };
+        let mut programs = Programs::load(Source {
+            object: diecast_host_bpf::object!("tick.bpf.o"),
+            purpose: "hits from each core's clock",
+            constants: &grain_ns.to_ne_bytes(),
+            without: &[],
+        })?;
+        programs.attach_traced(&TRACED)?;
+        let mut ticks = CoreTicks { metered: programs.map(METERED)?, programs };
         for core in cores {
             let link = ticks.clock(*core, period_ns(grain_ns))?;
-            ticks._links.push(link);
+            ticks.programs.keep(link);
         }
         Ok(ticks)
     }
 
     fn clock(&self, core: usize, period_ns: u64) -> Result<Link, TickError> {
         let clock = perf::core_clock(core as u32, period_ns).map_err(|error| TickError::Clock { core, error })?;
-        let program = self.object.progs_mut().find(|p| p.name() == TICK).ok_or_else(|| missing("find"))?;
-        program.attach_perf_event(clock.into_raw_fd()).map_err(|error| TickError::Bpf { action: "attach", error })
+        Ok(self.programs.on_overflow(TICK, clock)?)
     }
 
     /// From now on a process, which has one thread, is metered, and what it forks.
@@ -132,8 +111,4 @@ impl Drop for Ticking {
     fn drop(&mut self) {
         let _ = self.metered.delete(&self.thread.as_raw_fd().to_ne_bytes());
     }
-}
-
-fn missing(action: &'static str) -> TickError {
-    TickError::Bpf { action, error: io::Error::new(io::ErrorKind::NotFound, "not in the object").into() }
 }

@@ -1,13 +1,13 @@
 //! Can CPU time be metered, and do clocks and timers keep their promises?
 
 use std::io;
-use std::sync::Arc;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
+use diecast_host_supervisor::{HitsFrom, Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
-use diecast_host_tick::{CoreTicks, TickError};
+use diecast_host_tick::TickError;
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -33,64 +33,21 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
     Subject { name, part: Part::Cpu, need }
 }
 
-/// What the kernel lets this process meter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Perf {
-    /// Nothing.
-    None,
-    /// Time in user mode.
-    UserOnly,
-    /// All CPU time.
-    KernelToo,
-}
-
-pub(super) fn perf_events() -> Perf {
-    let opens = |kernel| Meter::open(Tid(0), 1_000_000, 0, kernel).is_ok();
-    if opens(true) {
-        Perf::KernelToo
-    } else if opens(false) {
-        Perf::UserOnly
-    } else {
-        Perf::None
-    }
-}
-
-/// What the kernel lets hits come from.
-#[derive(Clone)]
-pub(super) struct Sources {
-    /// Events of threads.
-    pub perf: Perf,
-    /// Clocks of cores. They tick while this lives.
-    pub ticks: Option<Arc<CoreTicks>>,
-}
-
-impl Sources {
-    pub fn find() -> (Sources, Option<TickError>) {
-        let (ticks, why) = match CoreTicks::start(&time::online_cpus(), GRAIN_NS) {
-            Ok(ticks) => (Some(Arc::new(ticks)), None),
-            Err(e) => (None, Some(e)),
-        };
-        (Sources { perf: perf_events(), ticks }, why)
-    }
-
-    /// Whether there is a meter.
-    pub fn any(&self) -> bool {
-        self.ticks.is_some() || self.perf != Perf::None
-    }
-
-    /// Whether time in kernel mode counts.
-    pub fn count_kernel(&self) -> bool {
-        self.ticks.is_some() || self.perf == Perf::KernelToo
+/// What hits can come from, and why not from clocks of cores.
+pub(super) fn meters() -> (Meters, Option<TickError>) {
+    match Meters::start(HitsFrom::Cores, GRAIN_NS) {
+        Ok(meters) => (meters, None),
+        Err(e) => (Meters::of_threads(), Some(e)),
     }
 }
 
 pub(super) fn all() -> Vec<Check> {
-    let (sources, why) = Sources::find();
-    let mut checks = vec![meter(&sources), clocks(why)];
-    if sources.any() {
-        checks.extend([delivery(sources.clone()), rate_limit()]);
+    let (meters, why) = meters();
+    let mut checks = vec![meter(&meters), clocks(why)];
+    if meters.any() {
+        checks.extend([delivery(meters.clone()), rate_limit()]);
     }
-    checks.extend(speed::all(sources));
+    checks.extend(speed::all(meters));
     checks.extend([run_delay(), waits(), clock(), timers(), idle_cores(), tick()]);
     checks
 }
@@ -109,22 +66,22 @@ fn clocks(why_not: Option<TickError>) -> Check {
     }
 }
 
-fn meter(sources: &Sources) -> Check {
+fn meter(meters: &Meters) -> Check {
     let s = subject("CPU meter", Need::Trust);
     let paranoid = match read_number("/proc/sys/kernel/perf_event_paranoid") {
         Some(n) => format!("perf_event_paranoid {n}"),
         None => "no perf_event_paranoid".to_owned(),
     };
-    match sources.perf {
-        _ if sources.ticks.is_some() => s.ok(format!("cpu-clock events of cores, kernel mode counted; {paranoid}")),
-        Perf::KernelToo => s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}")),
-        Perf::UserOnly => s.degraded(
+    match meters.events {
+        _ if meters.ticks.is_some() => s.ok(format!("cpu-clock events of cores, kernel mode counted; {paranoid}")),
+        PerfEvents::KernelToo => s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}")),
+        PerfEvents::UserOnly => s.degraded(
             format!("cpu-clock events with sigtrap, user mode only; {paranoid}"),
             "time that programs spend in the kernel is not metered: servers look faster than they are, and runs that \
              use much of it say that they are not trustworthy",
             root_or("sysctl kernel.perf_event_paranoid=1"),
         ),
-        Perf::None => {
+        PerfEvents::None => {
             let why = Meter::open(Tid(0), 1_000_000, 0, false).err().map_or_else(String::new, |e| refused(&e));
             s.missing(
                 format!("{why}; {paranoid}"),
@@ -137,17 +94,17 @@ fn meter(sources: &Sources) -> Check {
 }
 
 /// Hits and interrupted sleeps of a thread that sleeps all the time under a meter.
-fn sleep_under_meter(sources: &Sources) -> io::Result<(u64, u64, u64)> {
+fn sleep_under_meter(meters: &Meters) -> io::Result<(u64, u64, u64)> {
     let core = *time::allowed_cpus().first().unwrap_or(&0);
     time::pin_to(&[core])?;
     time::set_timer_slack_ns(1)?;
     trap::install_handler();
     let (mut sleeps, mut interrupted) = (0, 0);
     let before = trap::hits();
-    let (_ticking, _meter) = match &sources.ticks {
+    let (_ticking, _meter) = match &meters.ticks {
         Some(ticks) => (Some(ticks.tick_here(core, TRIAL_PERIOD_NS)?), None),
         None => {
-            let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, sources.count_kernel())?;
+            let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, meters.count_kernel())?;
             meter.enable()?;
             (None, Some(meter))
         }
@@ -163,9 +120,9 @@ fn sleep_under_meter(sources: &Sources) -> io::Result<(u64, u64, u64)> {
     Ok((trap::hits() - before, sleeps, interrupted))
 }
 
-fn delivery(sources: Sources) -> Check {
+fn delivery(meters: Meters) -> Check {
     let s = subject("delivery of hits", Need::Trust);
-    let (hits, sleeps, interrupted) = match on_thread(move || sleep_under_meter(&sources)) {
+    let (hits, sleeps, interrupted) = match on_thread(move || sleep_under_meter(&meters)) {
         Ok(counts) => counts,
         Err(e) => return s.missing(e.to_string(), "the meter's events don't reach programs", ""),
     };
@@ -345,13 +302,13 @@ mod tests {
 
     #[test]
     fn the_delivery_trial_sleeps_and_is_hit() {
-        if perf_events() != Perf::KernelToo {
+        if Meters::of_threads().events != PerfEvents::KernelToo {
             diecast_quiet::skipped("no event that counts kernel mode");
             return;
         }
-        let (sources, _) = Sources::find();
-        for ticks in [None, sources.ticks] {
-            let one = Sources { ticks, ..sources };
+        let (meters, _) = super::meters();
+        for ticks in [None, meters.ticks] {
+            let one = Meters { ticks, ..meters };
             let (hits, sleeps, interrupted) = on_thread(move || sleep_under_meter(&one)).unwrap();
             assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
         }

@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use diecast_core_vtime::Tdf;
-use diecast_host_supervisor::{CpuConfig, LabFrame, NodeFrame, SPEED_ONE_PPM, Supervisor};
+use diecast_host_supervisor::{CpuConfig, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor};
 use diecast_host_sys::ptrace::{self, Wait};
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{Tid, process, seccomp, socket};
 
-use super::cpu::Sources;
+use super::cpu;
 use super::{on_thread, root_or};
 use crate::facts::{read, read_number, status_field};
 use crate::report::{Check, Need, Part, Subject};
@@ -216,9 +216,9 @@ struct Tried {
 }
 
 /// A sleeping program in a frame of its own, by the parts that `diecast frame` is made of.
-fn try_frame(sources: Sources) -> io::Result<Tried> {
+fn try_frame(meters: Meters) -> io::Result<Tried> {
     let tdf: Tdf = TRIAL_TDF.parse().map_err(|_| io::Error::other("no TDF"))?;
-    let metered = sources.any();
+    let metered = meters.any();
     let cpu = CpuConfig {
         trap_tsc: false,
         site_calls: 0,
@@ -226,11 +226,11 @@ fn try_frame(sources: Sources) -> io::Result<Tried> {
         speed_ppm: SPEED_ONE_PPM,
         grain_ns: 100_000,
         metered,
-        count_kernel: sources.count_kernel(),
+        count_kernel: meters.count_kernel(),
     };
     let lab = LabFrame::start(tdf);
     let node = NodeFrame::create(&lab, "doctor", cpu, Box::new(|| Ok(Vec::new())), None)?;
-    if let Some(ticks) = sources.ticks {
+    if let Some(ticks) = meters.ticks {
         node.hit_by(ticks);
     }
     let supervisor = Supervisor::start()?;
@@ -288,9 +288,9 @@ fn try_frame(sources: Sources) -> io::Result<Tried> {
 fn whole_frame() -> Check {
     let s = subject("a frame", Need::Frames);
     const LOST: &str = "neither 'diecast frame' nor labs work, although their parts may";
-    let (sources, _) = Sources::find();
-    let metered = sources.any();
-    let tried = match on_thread(move || try_frame(sources)) {
+    let (meters, _) = cpu::meters();
+    let metered = meters.any();
+    let tried = match on_thread(move || try_frame(meters)) {
         Ok(tried) => tried,
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return s.degraded("not tried: there is no program 'sleep' here", "whether frames work is not known", "");

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 
+use diecast_host_supervisor::Meters;
 use diecast_host_supervisor::probe::{Hits, Look, Probe, hit_cost};
 use diecast_host_sys::time;
 
-use super::cpu::{GRAIN_NS, Sources, subject};
+use super::cpu::{GRAIN_NS, subject};
 use super::on_thread;
 use crate::report::{Check, Need, Subject};
 
@@ -23,10 +24,10 @@ const HITS: Hits = Hits { grain_ns: GRAIN_NS, pause_ns: GRAIN_NS };
 /// More cores are not listed one by one.
 const LISTED: usize = 4;
 
-pub(super) fn all(sources: Sources) -> Vec<Check> {
+pub(super) fn all(meters: Meters) -> Vec<Check> {
     let (equal, steady) = (subject("cores alike", Need::Accuracy), subject("steady speed", Need::Accuracy));
-    let metered = sources.any();
-    match on_thread(move || looks(sources)) {
+    let metered = meters.any();
+    match on_thread(move || looks(meters)) {
         Ok(looks) => {
             let mut checks = vec![judge_cores(equal, &looks), judge_steadiness(steady, &looks)];
             if metered {
@@ -39,9 +40,9 @@ pub(super) fn all(sources: Sources) -> Vec<Check> {
 }
 
 /// Round by round over all cores, so that a disturbance meets all of them.
-fn looks(sources: Sources) -> io::Result<Vec<Look>> {
-    let count_kernel = sources.count_kernel();
-    let probe = Probe::new(sources.ticks, count_kernel)?;
+fn looks(meters: Meters) -> io::Result<Vec<Look>> {
+    let count_kernel = meters.count_kernel();
+    let probe = Probe::new(meters.ticks, count_kernel)?;
     let cpus = time::allowed_cpus();
     let end = time::monotonic_ns() + LOOKING_NS;
     let mut looks = Vec::new();

@@ -42,23 +42,40 @@ impl FromStr for HitsFrom {
     }
 }
 
-/// What this host can meter by.
+/// What the kernel lets this process count of a thread by perf events.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PerfEvents {
+    /// Nothing.
+    None,
+    /// Time in user mode.
+    UserOnly,
+    /// All CPU time.
+    KernelToo,
+}
+
+impl PerfEvents {
+    fn find() -> PerfEvents {
+        let opens = |kernel| perf::Meter::open(Tid(0), 1_000_000, 0, kernel).is_ok();
+        if opens(true) {
+            PerfEvents::KernelToo
+        } else if opens(false) {
+            PerfEvents::UserOnly
+        } else {
+            PerfEvents::None
+        }
+    }
+}
+
+/// What this process can meter by.
 #[derive(Clone, Debug)]
 pub struct Meters {
-    /// Whether there is a meter at all.
-    pub possible: bool,
-    /// Whether time in kernel mode counts.
-    pub count_kernel: bool,
-    /// Clocks of cores that hits come from; none, and each thread has an event.
+    /// Events of threads.
+    pub events: PerfEvents,
+    /// Clocks of cores that hits come from, which tick while this lives; none, and each thread has an event.
     pub ticks: Option<Arc<CoreTicks>>,
 }
 
 impl Meters {
-    /// Cores or threads; none where there is no meter.
-    pub fn hits_from(&self) -> Option<HitsFrom> {
-        self.possible.then_some(if self.ticks.is_some() { HitsFrom::Cores } else { HitsFrom::Threads })
-    }
-
     /// Finds out, and starts the clocks. An error only where clocks were asked for and can't be.
     pub fn start(from: HitsFrom, grain_ns: u64) -> Result<Meters, TickError> {
         let ticks = match from {
@@ -67,9 +84,27 @@ impl Meters {
             HitsFrom::Auto => CoreTicks::start(&time::online_cpus(), grain_ns).ok(),
             HitsFrom::Cores => Some(CoreTicks::start(&time::online_cpus(), grain_ns)?),
         };
-        let opens = |kernel| perf::Meter::open(Tid(0), 1_000_000, 0, kernel).is_ok();
-        let count_kernel = ticks.is_some() || opens(true);
-        Ok(Meters { possible: count_kernel || opens(false), count_kernel, ticks: ticks.map(Arc::new) })
+        Ok(Meters { ticks: ticks.map(Arc::new), ..Meters::of_threads() })
+    }
+
+    /// Without clocks of cores.
+    pub fn of_threads() -> Meters {
+        Meters { events: PerfEvents::find(), ticks: None }
+    }
+
+    /// Whether there is a meter at all.
+    pub fn any(&self) -> bool {
+        self.ticks.is_some() || self.events != PerfEvents::None
+    }
+
+    /// Whether time in kernel mode counts.
+    pub fn count_kernel(&self) -> bool {
+        self.ticks.is_some() || self.events == PerfEvents::KernelToo
+    }
+
+    /// Cores or threads; none where there is no meter.
+    pub fn hits_from(&self) -> Option<HitsFrom> {
+        self.any().then_some(if self.ticks.is_some() { HitsFrom::Cores } else { HitsFrom::Threads })
     }
 }
 
