@@ -7,7 +7,7 @@
 // each is an exit. The clock of a core is set once a tick, whoever runs.
 //
 // A thread that gives the core up often is seldom met by a tick, and then all that it has used since would make one long
-// sleep, or it would never be met: `switched` has it hit as it gets a core once it has used a grain without a hit.
+// sleep, or it would never be met: `switched` has it hit as it gets a core once a hit is overdue.
 //
 // Who is metered is handed on as a perf event is: `begun` gives it to children and threads, `executed` takes it away.
 // A hit waits for the thread's way out of the kernel (task work), so that no system call ends with EINTR, and asks again
@@ -20,11 +20,9 @@
 
 #define SIGTRAP 5
 #define PF_EXITING 4
+#define NEVER (-1ull)
 // core/abi has the same.
 #define METER_MAGIC 0xd1ecca57ull
-// Threads of the host, at most: far more than the kernel's default of them.
-#define WORKS 4194304
-
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct sched_entity {
@@ -54,10 +52,9 @@ extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct b
 					      void *aux__prog) __ksym;
 
 // CPU time without a hit after which a thread is hit as it gets a core, ns. The only constant.
-const volatile __u64 grain_ns = 0;
+const volatile __u64 overdue_ns = 0;
 
-// Threads that are metered: the CPU time that each had used at its last hit, ns, as far as the kernel had added it up; the
-// highest number where no hit was yet.
+// Threads that are metered: the CPU time that each had used as it first got a core after its last hit, ns; NEVER until then.
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -73,7 +70,8 @@ struct work {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, WORKS);
+	// Set to the threads that the host can have: its buckets take 16 bytes each.
+	__uint(max_entries, 1);
 	__type(key, int);
 	__type(value, struct work);
 } works SEC(".maps");
@@ -89,8 +87,10 @@ static int hit(struct bpf_map *map, void *key, void *value)
 	struct task_struct *task = bpf_get_current_task_btf();
 	__u64 *hit_ns = meter_of(task);
 
+	// What the thread has used is added up when it gives the core up, as it does in its hit, and at the kernel's ticks:
+	// now it would be too little by most of a slice, and the thread be hit again as it gets the core.
 	if (hit_ns && !bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, METER_MAGIC))
-		*hit_ns = task->se.sum_exec_runtime;
+		*hit_ns = NEVER;
 	return 0;
 }
 
@@ -128,7 +128,7 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 		return 0;
 	if (*hit_ns > next->se.sum_exec_runtime)
 		*hit_ns = next->se.sum_exec_runtime;
-	else if (next->se.sum_exec_runtime - *hit_ns > grain_ns)
+	else if (next->se.sum_exec_runtime - *hit_ns > overdue_ns)
 		leave_hit(next);
 	return 0;
 }
@@ -142,7 +142,7 @@ int BPF_PROG(begun, struct task_struct *task, __u64 flags)
 		return 0;
 	hit_ns = bpf_task_storage_get(&metered, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (hit_ns)
-		*hit_ns = -1ull;
+		*hit_ns = NEVER;
 	return 0;
 }
 

@@ -43,6 +43,8 @@ pub struct Source<'a> {
     pub constants: &'a [u8],
     /// Programs that are left out.
     pub without: &'a [&'a str],
+    /// Maps that get room for so many entries.
+    pub room: &'a [(&'a str, u32)],
 }
 
 /// Loaded programs, and the links of those that were attached for as long as this lives.
@@ -62,7 +64,7 @@ impl std::fmt::Debug for Programs {
 impl Programs {
     /// Loads them all. Needs root or CAP_BPF, and what their kinds need beside it.
     pub fn load(source: Source<'_>) -> Result<Programs, BpfError> {
-        let Source { object, purpose, constants, without } = source;
+        let Source { object, purpose, constants, without, room } = source;
         let failed = |action| move |error| BpfError { action, purpose, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
@@ -74,6 +76,11 @@ impl Programs {
         }
         for mut program in object.progs_mut().filter(|p| without.iter().any(|name| p.name() == *name)) {
             program.set_autoload(false);
+        }
+        for (name, entries) in room {
+            let mut map =
+                object.maps_mut().find(|m| m.name() == *name).ok_or_else(absent).map_err(failed("configure"))?;
+            map.set_max_entries(*entries).map_err(failed("configure"))?;
         }
         let object = object.load().map_err(failed("load"))?;
         Ok(Programs { purpose, links: Vec::new(), object })

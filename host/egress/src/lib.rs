@@ -95,6 +95,7 @@ impl Egress {
             purpose: "debt at egress",
             constants: &u64::from(kernel_hz()).to_ne_bytes(),
             without: if traced.contains(&RECEIVED) { &[] } else { &[RECEIVED] },
+            room: &[],
         })?;
         programs.run(LOADER)?;
         programs.attach_traced(traced)?;

@@ -7,6 +7,7 @@ use diecast_core_journal::HostFacts;
 use diecast_host_supervisor::probe::{Hits, Probe, hit_cost};
 use diecast_host_supervisor::{HitsFrom, Meters};
 use diecast_host_sys::time;
+use diecast_host_tick::Pace;
 
 /// What the journal says about the machine, and what the meter's hits come from.
 pub fn host_facts(hits_from: Option<HitsFrom>) -> HostFacts {
@@ -63,7 +64,7 @@ pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
     }
     // Another thread's cores and timer slack are changed, not the caller's.
     let measured = std::thread::spawn(move || {
-        let meters = Meters::start(hits_from, GRAIN_SAFE_NS).ok()?;
+        let meters = Meters::start(hits_from, Pace::of_grain(GRAIN_SAFE_NS)).ok()?;
         let count_kernel = meters.count_kernel();
         let probe = Probe::new(meters.ticks, count_kernel).ok()?;
         let cpu = *time::allowed_cpus().first()?;

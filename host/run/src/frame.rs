@@ -15,7 +15,7 @@ use diecast_host_supervisor::{
 };
 
 use diecast_host_sys::{Tid, process, seccomp, socket, time};
-use diecast_host_tick::TickError;
+use diecast_host_tick::{Pace, TickError};
 
 use crate::host_watch;
 
@@ -115,7 +115,7 @@ fn forward_signals() {
 pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
     let mut doubts = Vec::new();
-    let meters = wanted.then(|| Meters::start(o.hits_from, o.grain_ns)).transpose()?;
+    let meters = wanted.then(|| Meters::start(o.hits_from, Pace::of_grain(o.grain_ns))).transpose()?;
     let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {
         doubts.push(

@@ -22,6 +22,7 @@ use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
+use diecast_host_tick::Pace;
 
 use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
@@ -291,15 +292,7 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
     }
 }
 
-/// The programs for debt at egress, where the plan meters anything and the host allows it.
-fn load_egress(plan: &Plan, journal: &Recorder) -> Option<Egress> {
-    if !plan.nodes.iter().any(|n| n.envelope && n.metered) {
-        return None;
-    }
-    loaded(Egress::load(), "latencies below the grain are not emulated", journal)
-}
-
-/// The same for a lab without meters: frames only tell when they left.
+/// The programs of a lab without meters: frames only tell when they left.
 fn load_stamps(journal: &Recorder) -> Option<Egress> {
     loaded(Egress::load_stamps(), "packets enter the network when they are read, some 20 us after they left", journal)
 }
@@ -398,7 +391,10 @@ fn set_up(
 ) -> Result<Lab, RunError> {
     let frame = LabFrame::start(plan.tdf);
     let any_metered = plan.nodes.iter().any(|n| n.envelope && n.metered);
-    let meters = any_metered.then(|| Meters::start(o.hits_from, plan.grain_ns)).transpose();
+    // Debt at egress, where the plan meters anything and the host allows it.
+    let egress = any_metered.then(Egress::load);
+    let pace = if let Some(Ok(_)) = egress { Pace::told_by_packets } else { Pace::of_grain };
+    let meters = any_metered.then(|| Meters::start(o.hits_from, pace(plan.grain_ns))).transpose();
     let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
     journal.write(Record::Header(header(plan, o, dir, &frame, meters.as_ref())));
@@ -410,7 +406,7 @@ fn set_up(
             None
         }
     };
-    let egress = load_egress(plan, &journal).map(Arc::new);
+    let egress = egress.and_then(|e| loaded(e, "latencies below the grain are not emulated", &journal)).map(Arc::new);
     let stamps = egress.clone().or_else(|| load_stamps(&journal).map(Arc::new));
     let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut sysctls = SysctlNotes::default();

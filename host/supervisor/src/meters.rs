@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use diecast_host_sys::{Tid, perf, time};
-use diecast_host_tick::{CoreTicks, TickError};
+use diecast_host_tick::{CoreTicks, Pace, TickError};
 
 /// What the user wants them to come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,12 +77,12 @@ pub struct Meters {
 
 impl Meters {
     /// Finds out, and starts the clocks. An error only where clocks were asked for and can't be.
-    pub fn start(from: HitsFrom, grain_ns: u64) -> Result<Meters, TickError> {
+    pub fn start(from: HitsFrom, pace: Pace) -> Result<Meters, TickError> {
         let ticks = match from {
             HitsFrom::Threads => None,
             // A program may have itself run where this process does not.
-            HitsFrom::Auto => CoreTicks::start(&time::online_cpus(), grain_ns).ok(),
-            HitsFrom::Cores => Some(CoreTicks::start(&time::online_cpus(), grain_ns)?),
+            HitsFrom::Auto => CoreTicks::start(&time::online_cpus(), pace).ok(),
+            HitsFrom::Cores => Some(CoreTicks::start(&time::online_cpus(), pace)?),
         };
         Ok(Meters { ticks: ticks.map(Arc::new), ..Meters::of_threads() })
     }

@@ -118,7 +118,7 @@ impl Probe {
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
-        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(cpu, hits))? })
+        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))? })
     }
 
     /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look. A core's
@@ -148,13 +148,14 @@ impl Probe {
         found
     }
 
-    fn hits(&self, core: usize, hits: Hits) -> io::Result<Vec<u64>> {
+    fn hits(&self, hits: Hits) -> io::Result<Vec<u64>> {
         let count = (HITS_NS / hits.grain_ns.max(1)).clamp(HITS_MIN, HITS_MAX);
         let pause_ns = hits.pause_ns.min(PAUSE_MAX_NS);
         // Twice what they take undisturbed.
         let end_ns = time::monotonic_ns() + 2 * count * (hits.grain_ns + pause_ns + HITS_NS / HITS_MAX);
         if let Some(ticks) = &self.ticks {
-            let _ticking = ticks.tick_here(core, hits.grain_ns)?;
+            // By the clocks that hit the programs: one more would interrupt each hit now and then, which is no part of its cost.
+            let _ticking = ticks.meter_here()?;
             return Ok(trap::hidden_costs(count as usize, pause_ns, end_ns));
         }
         let Ok(meter) = Meter::open(Tid(0), hits.grain_ns, 0, self.count_kernel) else { return Ok(Vec::new()) };

@@ -34,6 +34,11 @@ pub fn install_handler() {
     process::on_signal(libc::SIGTRAP, on_trap);
 }
 
+/// From now on a hit's handler on the calling thread sleeps for so long.
+pub fn sleep_in_hits(pause_ns: u64) {
+    PAUSE_NS.set(pause_ns);
+}
+
 /// Hits that the calling thread has had.
 pub fn hits() -> u64 {
     HITS.get()

@@ -13,6 +13,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 const TRACED: [&str; 4] = ["switched", "begun", "ended", "executed"];
 const TICK: &str = "tick";
 const METERED: &str = "metered";
+const WORKS: &str = "works";
 /// Ticks are so many grains apart, in thousandths. A slice of CPU time begins at any instant between two ticks, so that two
 /// grains would hit a busy thread after one in the mean. No round number: a program that wakes up periodically is met at
 /// all phases of its period, since 2 / 1.854 is far from all fractions of small numbers (3/2 of the golden section).
@@ -48,27 +49,54 @@ impl std::fmt::Debug for CoreTicks {
     }
 }
 
-/// Real time between two ticks of a core, ns; rounded down. Grains of up to 10 s don't overflow.
-pub fn period_ns(grain_ns: u64) -> u64 {
-    grain_ns * PERIOD_MILLIGRAINS / 1_000
+/// When threads are hit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pace {
+    /// Real time between two ticks of a core, ns.
+    pub period_ns: u64,
+    /// A thread that has used so much since its last hit, ns of CPU time, is hit as it gets a core.
+    pub overdue_ns: u64,
+}
+
+impl Pace {
+    /// For programs whose hits are all that makes others wait for what they have used. A thread that is always busy is hit
+    /// after a grain of its CPU time in the mean; one that gives the core up between ticks after a grain and what it uses
+    /// until it does. Rounded down; grains of up to 10 s don't overflow.
+    pub fn of_grain(grain_ns: u64) -> Pace {
+        Pace { period_ns: grain_ns * PERIOD_MILLIGRAINS / 1_000, overdue_ns: grain_ns }
+    }
+
+    /// For programs whose packets are held until what their senders have used is paid for: hits only settle it. One that
+    /// gives the core up between ticks is hit when a tick is overdue, which makes a third fewer hits of requests of a grain.
+    pub fn told_by_packets(grain_ns: u64) -> Pace {
+        let Pace { period_ns, .. } = Pace::of_grain(grain_ns);
+        Pace { period_ns, overdue_ns: period_ns }
+    }
+}
+
+/// Threads that the host can have (threads-max).
+fn threads_max() -> u32 {
+    const DEFAULT: u32 = 4_194_304;
+    let text = std::fs::read_to_string("/proc/sys/kernel/threads-max");
+    text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(DEFAULT)
 }
 
 impl CoreTicks {
-    /// Loads the programs and starts the clocks of these cores. A thread that is always busy is hit after a grain of its CPU
-    /// time in the mean, real ns; one that gives the core up between ticks as it gets the core after a grain.
+    /// Loads the programs and starts the clocks of these cores.
     ///
     /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
-    pub fn start(cores: &[usize], grain_ns: u64) -> Result<CoreTicks, TickError> {
+    pub fn start(cores: &[usize], pace: Pace) -> Result<CoreTicks, TickError> {
         let mut programs = Programs::load(Source {
             object: diecast_host_bpf::object!("tick.bpf.o"),
             purpose: "hits from each core's clock",
-            constants: &grain_ns.to_ne_bytes(),
+            constants: &pace.overdue_ns.to_ne_bytes(),
             without: &[],
+            room: &[(WORKS, threads_max())],
         })?;
         programs.attach_traced(&TRACED)?;
         let mut ticks = CoreTicks { metered: programs.map(METERED)?, programs };
         for core in cores {
-            let link = ticks.clock(*core, period_ns(grain_ns))?;
+            let link = ticks.clock(*core, pace.period_ns)?;
             ticks.programs.keep(link);
         }
         Ok(ticks)
@@ -88,11 +116,19 @@ impl CoreTicks {
         self.metered.update(&task.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)
     }
 
-    /// The calling thread, which is on this core and stays there, is metered by another clock of this period until the
+    /// The calling thread is metered, by the clocks that there are, until the result is dropped.
+    pub fn meter_here(&self) -> io::Result<Ticking> {
+        self.ticking(None)
+    }
+
+    /// The calling thread, which is on this core and stays there, is metered by another clock of this period too until the
     /// result is dropped.
     pub fn tick_here(&self, core: usize, period_ns: u64) -> io::Result<Ticking> {
+        self.ticking(Some(self.clock(core, period_ns).map_err(io::Error::other)?))
+    }
+
+    fn ticking(&self, clock: Option<Link>) -> io::Result<Ticking> {
         let thread = process::pidfd_of_this_thread()?;
-        let clock = self.clock(core, period_ns).map_err(io::Error::other)?;
         let metered = MapHandle::try_from(&self.metered).map_err(io::Error::other)?;
         self.meter(&thread)?;
         Ok(Ticking { metered, thread, _clock: clock })
@@ -104,7 +140,7 @@ impl CoreTicks {
 pub struct Ticking {
     metered: MapHandle,
     thread: OwnedFd,
-    _clock: Link,
+    _clock: Option<Link>,
 }
 
 impl Drop for Ticking {

@@ -6,14 +6,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use diecast_host_sys::{Tid, time, trap};
-use diecast_host_tick::{CoreTicks, period_ns};
+use diecast_host_tick::{CoreTicks, Pace};
 
 const GRAIN_NS: u64 = 1_000_000;
 const MS: u64 = 1_000_000;
 
 /// Clocks of these cores; `None`, and the test says so, where the kernel has none.
 fn ticks(cores: &[usize]) -> Option<CoreTicks> {
-    match CoreTicks::start(cores, GRAIN_NS) {
+    match CoreTicks::start(cores, Pace::of_grain(GRAIN_NS)) {
         Ok(ticks) => Some(ticks),
         Err(e) => {
             diecast_quiet::skipped(e.to_string());
@@ -27,6 +27,15 @@ fn here() -> usize {
     time::pin_to(&[core]).unwrap();
     trap::install_handler();
     core
+}
+
+fn usage_of_this_thread() -> libc::rusage {
+    // SAFETY: zero is a valid value, and the kernel fills it.
+    unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &mut usage);
+        usage
+    }
 }
 
 fn spin(cpu_ns: u64) {
@@ -64,6 +73,28 @@ fn a_thread_that_gives_the_core_up_before_each_tick_is_hit_after_each_grain() {
     let hits = trap::hits() - before;
     // 100 ms: each hit comes after a grain and up to a burst more.
     assert!((60..=101).contains(&hits), "{hits}");
+}
+
+/// The handler gives the core up: as the thread gets it again, the hit is over.
+#[test]
+fn a_hit_that_sleeps_is_followed_by_no_other() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    let period_ns = Pace::of_grain(GRAIN_NS).period_ns;
+    let _ticking = ticks.tick_here(core, period_ns).unwrap();
+    trap::sleep_in_hits(MS / 10);
+    let lost = || usage_of_this_thread().ru_nivcsw as u64;
+    let (begin, hits, lost_before) = (Instant::now(), trap::hits(), lost());
+    // Without a call: one that reads CPU time has the kernel add it up.
+    while begin.elapsed() < Duration::from_millis(300) {}
+    let (hits, lost) = (trap::hits() - hits, lost() - lost_before);
+    let ticked = begin.elapsed().as_nanos() as u64 / period_ns;
+    println!("{hits} hits in {ticked} ticks, the core lost {lost} times");
+    // Whoever loses the core to others may be hit as it gets it again.
+    assert!(
+        hits > 50 && hits <= ticked + ticked / 20 + lost,
+        "{hits} hits in {ticked} ticks, the core lost {lost} times"
+    );
 }
 
 #[test]
@@ -159,6 +190,7 @@ fn no_clock_outlives_its_owner() {
 
 #[test]
 fn a_period_is_twice_the_grain_less_what_keeps_it_from_being_round() {
-    assert_eq!(period_ns(500_000), 927_000);
-    assert_eq!(period_ns(10_000_000_000), 18_540_000_000);
+    assert_eq!(Pace::of_grain(500_000), Pace { period_ns: 927_000, overdue_ns: 500_000 });
+    assert_eq!(Pace::told_by_packets(500_000), Pace { period_ns: 927_000, overdue_ns: 927_000 });
+    assert_eq!(Pace::of_grain(10_000_000_000).period_ns, 18_540_000_000);
 }

@@ -7,7 +7,7 @@ use diecast_host_net::kernel_hz;
 use diecast_host_supervisor::{HitsFrom, Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
-use diecast_host_tick::TickError;
+use diecast_host_tick::{Pace, TickError};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -35,7 +35,7 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
 
 /// What hits can come from, and why not from clocks of cores.
 pub(super) fn meters() -> (Meters, Option<TickError>) {
-    match Meters::start(HitsFrom::Cores, GRAIN_NS) {
+    match Meters::start(HitsFrom::Cores, Pace::of_grain(GRAIN_NS)) {
         Ok(meters) => (meters, None),
         Err(e) => (Meters::of_threads(), Some(e)),
     }
