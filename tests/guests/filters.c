@@ -6,6 +6,8 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
+#include <sys/time.h>
+#include <sys/times.h>
 #include <ucontext.h>
 
 #define LOAD BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))
@@ -73,8 +75,62 @@ static void errors(void) {
     SAME("errors.rt_sigaction", R4(SYS_rt_sigaction, SIGUSR1, NULL, NULL, 8));
     SAME("errors.getrusage", R2(SYS_getrusage, 0, &v));
     SAME("errors.getppid", R0(SYS_getppid));
+    SAME("errors.2", INSTALL(0, EQUAL(SYS_clock_gettime, SECCOMP_RET_ERRNO | 80), EQUAL(SYS_gettimeofday, SECCOMP_RET_ERRNO | 81),
+                             EQUAL(SYS_time, SECCOMP_RET_ERRNO | 82), EQUAL(SYS_times, SECCOMP_RET_ERRNO | 83),
+                             EQUAL(SYS_alarm, SECCOMP_RET_ERRNO | 84), EQUAL(SYS_clock_settime, SECCOMP_RET_ERRNO | 85),
+                             EQUAL(SYS_settimeofday, SECCOMP_RET_ERRNO | 86), EQUAL(SYS_adjtimex, SECCOMP_RET_ERRNO | 87),
+                             EQUAL(SYS_sigaltstack, SECCOMP_RET_ERRNO | 88), ELSE(SECCOMP_RET_ALLOW)));
+    SAME("errors.clock_gettime", R2(SYS_clock_gettime, 1, &t));
+    SAME("errors.gettimeofday", R2(SYS_gettimeofday, &v, NULL));
+    SAME("errors.time", R1(SYS_time, NULL));
+    SAME("errors.times", R1(SYS_times, NULL));
+    SAME("errors.alarm", R1(SYS_alarm, 5));
+    SAME("errors.clock_settime", R2(SYS_clock_settime, 0, BAD));
+    SAME("errors.settimeofday", R2(SYS_settimeofday, BAD, NULL));
+    SAME("errors.adjtimex", R1(SYS_adjtimex, BAD));
+    SAME("errors.sigaltstack", R2(SYS_sigaltstack, NULL, NULL));
     SAME("errors.clock_nanosleep", R4(SYS_clock_nanosleep, 1, 0, &t, NULL));
     SAME("errors.fault", R2(SYS_clock_nanosleep, 1, BAD));
+}
+
+// Calls that the frame serves by others, while everything but they and what handlers need kills. Under a meter it
+// is hit with a timer of CPU time set.
+static volatile int rung, counted;
+static void on_alarm(int sig) { rung += sig == SIGALRM, counted += sig == SIGPROF; }
+static void others(void) {
+    struct itimerval every = {{0, 10000}, {0, 10000}}, soon = {{0, 0}, {0, 20000}}, none = {{0, 0}, {0, 0}};
+    sigset_t all, two;
+    struct tms tms;
+    struct timeval tv;
+    struct timezone zone;
+    sigfillset(&all);
+    sigemptyset(&two);
+    sigaddset(&two, SIGUSR1);
+    sigaddset(&two, SIGUSR2);
+    signal(SIGALRM, on_alarm);
+    signal(SIGPROF, on_alarm);
+    SAME("others", INSTALL(0, EQUAL(SYS_nanosleep, SECCOMP_RET_ALLOW), EQUAL(SYS_write, SECCOMP_RET_ALLOW),
+                           EQUAL(SYS_exit_group, SECCOMP_RET_ALLOW), EQUAL(SYS_rt_sigreturn, SECCOMP_RET_ALLOW),
+                           EQUAL(SYS_restart_syscall, SECCOMP_RET_ALLOW), EQUAL(SYS_rt_sigprocmask, SECCOMP_RET_ALLOW),
+                           EQUAL(SYS_setitimer, SECCOMP_RET_ALLOW), EQUAL(SYS_alarm, SECCOMP_RET_ALLOW),
+                           EQUAL(SYS_times, SECCOMP_RET_ALLOW), EQUAL(SYS_clock_settime, SECCOMP_RET_ALLOW),
+                           EQUAL(SYS_getrusage, SECCOMP_RET_ERRNO | 90), ELSE(SECCOMP_RET_KILL_PROCESS)));
+    for (int how = SIG_BLOCK; how <= SIG_SETMASK; how++) SAME("others.mask", sigprocmask(how, &two, NULL));
+    SAME("others.all", sigprocmask(SIG_SETMASK, &all, NULL));
+    sigemptyset(&two);
+    SAME("others.none", sigprocmask(SIG_SETMASK, &two, NULL));
+    SAME("others.times", times(&tms) > 0);
+    SAME("others.zone", gettimeofday(&tv, &zone));
+    SAME("others.set", R2(SYS_clock_settime, 0, BAD));
+    SAME("others.alarm", R1(SYS_alarm, 100));
+    SAME("others.again", R1(SYS_alarm, 50));
+    SAME("others.end", R1(SYS_alarm, 0));
+    SAME("others.prof", setitimer(ITIMER_PROF, &every, NULL));
+    live("others", &elsewhere);
+    SAME("others.counted", counted > 0);
+    SAME("others.prof.end", setitimer(ITIMER_PROF, &none, &every));
+    SAME("others.real", setitimer(ITIMER_REAL, &soon, NULL));
+    while (!rung) R2(SYS_nanosleep, (&(ts_t){0, 5 * MS}), NULL);
 }
 
 static void on_sys(int sig, siginfo_t *i, void *p) {
@@ -137,7 +193,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*f)(void);
-    } parts[] = {{"strict", strict}, {"polite", polite}, {"errors", errors}, {"traps", traps}, {"kills", kills},
+    } parts[] = {{"strict", strict}, {"polite", polite}, {"errors", errors}, {"others", others}, {"traps", traps}, {"kills", kills},
         {"stacked", stacked}, {"exec", across_exec}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
     return 0;

@@ -164,6 +164,38 @@ static void limits(void) {
     SAME("prlimit.other", got.rlim_cur > 0);
 }
 
+// SIGXCPU comes after two seconds of the program's own CPU time, by the kernel's tick.
+static volatile long exceeded;
+static void on_limit(int sig) { exceeded = sig == SIGXCPU ? now(CLOCK_PROCESS_CPUTIME_ID) : -1; }
+static void limit_met(void) {
+    struct rlimit l = {2, 30};
+    signal(SIGXCPU, on_limit);
+    SAME("limit", setrlimit(RLIMIT_CPU, &l));
+    while (!exceeded) {}
+    line("range limit.met 1900000000 %ld 2400000000", exceeded);
+}
+
+// The clock of user time alone, by number, after that of all CPU time; the kernel counts it by its tick.
+static void user_clocks(void) {
+    static char room[1 << 16];
+    clockid_t process = ~getpid() * 8 | 1, thread = (clockid_t)(~R0(SYS_gettid)) * 8 | 5;
+    int zero = open("/dev/zero", O_RDONLY);
+    long before[] = {now(CLOCK_PROCESS_CPUTIME_ID), now(process), now(thread)};
+    while (now(CLOCK_PROCESS_CPUTIME_ID) - before[0] < 300 * MS) {
+        for (int i = 0; i < 20; i++)
+            if (read(zero, room, sizeof room) <= 0) _exit(94);
+    }
+    line("range user.process.kernel 0 %ld 150000000", now(process) - before[1]);
+    line("range user.thread.kernel 0 %ld 150000000", now(thread) - before[2]);
+    long all = now(CLOCK_PROCESS_CPUTIME_ID);
+    before[1] = now(process), before[2] = now(thread);
+    for (long m = mono(); mono() - m < 300 * MS;) {}
+    all = now(CLOCK_PROCESS_CPUTIME_ID) - all;
+    line("range user.process %ld %ld %ld", all * 7 / 10, now(process) - before[1], all + 30 * MS);
+    line("range user.thread %ld %ld %ld", all * 7 / 10, now(thread) - before[2], all + 30 * MS);
+    close(zero);
+}
+
 static void slack(void) {
     SAME("slack", prctl(PR_GET_TIMERSLACK));
     SAME("slack.set", prctl(PR_SET_TIMERSLACK, 7000));
@@ -220,7 +252,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"self", self}, {"child", child}, {"process_timer", process_timer}, {"thread_timer", thread_timer},
-        {"itimers", itimers}, {"limits", limits}, {"slack", slack}, {"short_polls", short_polls}, {"sandbox", sandbox}};
+        {"itimers", itimers}, {"limits", limits}, {"limit_met", limit_met}, {"user_clocks", user_clocks},
+        {"slack", slack}, {"short_polls", short_polls}, {"sandbox", sandbox}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f) & 0x7f7f);
     return 0;
 }

@@ -42,6 +42,13 @@ pub struct OwnPage {
     pub shown_cpu_ns: AtomicU64,
     pub shown_user_ns: AtomicU64,
     pub shown_system_ns: AtomicU64,
+    /// The same of its children that ended.
+    pub shown_children_user_ns: AtomicU64,
+    pub shown_children_system_ns: AtomicU64,
+    /// Virtual CPU time of the process at which its RLIMIT_CPU is looked at again, ns.
+    pub cpu_limit_due_ns: AtomicU64,
+    /// Hits since the process began.
+    pub limit_hits: AtomicU64,
     /// Which CPU timers are armed, as bits.
     pub cpu_timers_armed: [AtomicU64; CPU_TIMER_WORDS],
     /// How many are.

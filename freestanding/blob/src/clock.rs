@@ -209,14 +209,38 @@ pub fn thread_cost(tid: u32) -> u64 {
 /// The CPU clock of a process or thread by number.
 fn cpu_by_number(clock: i32, real_ns: u64) -> Timespec {
     const THREAD: i32 = 4;
+    const USER: i32 = 1;
     let id = !(clock >> 3) as u32;
-    if clock & THREAD != 0 {
+    if clock & 3 == USER {
+        user_by_number(clock, real_ns)
+    } else if clock & THREAD != 0 {
         cpu_of_thread(if id == 0 { sys::gettid() } else { id }, real_ns)
     } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
         own_cpu(real_ns)
     } else {
         cpu_of_process(id, real_ns)
     }
+}
+
+/// The same in user mode only, ns of the kernel's count: of what the meter cost, this has a part like its part of all.
+#[inline(never)]
+fn user_by_number(clock: i32, user: u64) -> Timespec {
+    const KINDS: i32 = 3;
+    const THREAD: i32 = 4;
+    let mut all = Timespec { sec: 0, nsec: 0 };
+    sys::own(CLOCK_GETTIME, [(clock & !KINDS) as u32 as u64, &raw mut all as u64, 0, 0, 0, 0]);
+    let all = ns_of(all).max(user);
+    let (id, me) = (!(clock >> 3) as u32, sys::own(sys::GETPID, [0; 6]) as u32);
+    let (cost, shown) = if clock & THREAD != 0 {
+        let tid = if id == 0 { sys::gettid() } else { id };
+        (thread_cost(tid), node().shown(tid).map(|s| &s.user_ns))
+    } else if id == 0 || id == me {
+        (process().own.cost_ns.load(Ordering::Relaxed), Some(&process().own.shown_user_ns))
+    } else {
+        (cost_of_process(id, all), None)
+    };
+    let v = usage::split(usage::Split { user, system: all - user }, cost).user;
+    timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v)))
 }
 
 /// This process's CPU clock. A hit's cost is known at its end only: other threads must not see time go back.
@@ -233,22 +257,27 @@ fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
     node().shown(tid).map_or(v, |s| timespec(usage::monotone_of(&s.thread_ns, ns_of(v))))
 }
 
-/// The same of another process. Its page is private: what the meter cost is known of its first thread, and estimated for
-/// what others used.
-#[inline(never)]
-fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
+/// What the meter cost another process that used so much. Its page is private: it is known of its first thread, and
+/// estimated for what others used.
+fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
     let (known, rest) = node().slot(pid).map_or((0, real_ns), |s| {
         let of_first = s.last_cpu_ns.load(Ordering::Relaxed);
         (s.cost_ns.load(Ordering::Relaxed), real_ns.saturating_sub(of_first))
     });
-    let v = cpu_out(real_ns, known.saturating_add(usage::cost_of_others(rest)));
+    known.saturating_add(usage::cost_of_others(rest))
+}
+
+/// The same of another process.
+#[inline(never)]
+fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
+    let v = cpu_out(real_ns, cost_of_process(pid, real_ns));
     node().shown(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v))))
 }
 
 #[inline(never)]
 fn read_other(clock: i32) -> Result<Timespec, Ret> {
     let mut t = Timespec { sec: 0, nsec: 0 };
-    let r = sys::plain(CLOCK_GETTIME, [clock as u32 as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    let r = sys::own(CLOCK_GETTIME, [clock as u32 as u64, &raw mut t as u64, 0, 0, 0, 0]);
     if r < 0 {
         return Err(r);
     }

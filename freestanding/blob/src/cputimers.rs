@@ -185,16 +185,15 @@ fn look(index: usize, blocked: u64) {
     } else {
         let left = if every_ns == 0 { 0 } else { next.saturating_sub(at).max(1) };
         set_kernels(index, held(left), held(every_ns));
-        tell(index, blocked);
+        const SIGVTALRM: u64 = 26;
+        tell(SIGVTALRM + (index - TIMERS_MAX) as u64, blocked);
     }
 }
 
-/// SIGVTALRM or SIGPROF, as the kernel sends it: to the process, of which the thread that used the CPU time comes first.
+/// SIGVTALRM, SIGPROF or SIGXCPU, as the kernel sends it: to the process, of which the thread that used the CPU time comes first.
 /// This one blocks everything until its hit is over, so it gets the signal by name.
-fn tell(index: usize, blocked: u64) {
-    const SIGVTALRM: u64 = 26;
+pub fn tell(signo: u64, blocked: u64) {
     const SI_KERNEL: u64 = 0x80;
-    let signo = SIGVTALRM + (index - TIMERS_MAX) as u64;
     let info = [signo, SI_KERNEL, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     if blocked & 1 << (signo - 1) == 0 {
         sys::queue_here(&info);

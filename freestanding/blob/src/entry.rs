@@ -556,12 +556,15 @@ diecast_blob_trace:
     .size diecast_blob_trace, . - diecast_blob_trace
 
     .globl diecast_timers
+    .globl diecast_timers_done
     .type diecast_timers, @function
+    .type diecast_timers_done, @function
     # Called by the supervisor in a stopped process, on the stack of its page: rdi = 0 holds its timers, 1 sets them
-    # again. Stops with int3, rax = 0.
+    # again. Stops with int3 at diecast_timers_done, rax = 0.
 diecast_timers:
     call {timers}
     int3
+diecast_timers_done:
     ud2
     .size diecast_timers, . - diecast_timers
 "#,

@@ -44,10 +44,12 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.
         hit(regs[reg::RCX] == regs[reg::RIP]);
+        // SAFETY: as above.
+        let blocked = unsafe { (*uc).mask };
         if process().own.cpu_timers.load(Relaxed) != 0 {
-            // SAFETY: as above.
-            cputimers::check(unsafe { (*uc).mask });
+            cputimers::check(blocked);
         }
+        usage::meet_cpu_limit(blocked);
         // SAFETY: the kernel passes a valid frame that belongs to this handler alone.
         let u = unsafe { &mut *uc };
         interrupt::give_back(u);

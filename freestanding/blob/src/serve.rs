@@ -42,7 +42,7 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
         nr::CLOCK_GETTIME => clock_gettime(a),
         nr::GETTIMEOFDAY => gettimeofday(a),
         nr::TIME => time(a),
-        nr::CLOCK_GETRES => vdso::resolution(a[0] as i32, a[1]),
+        nr::CLOCK_GETRES => vdso::resolution(sys::plain, a[0] as i32, a[1]),
         nr::ADJTIMEX => settime::adjtimex(nr::ADJTIMEX, a[0]),
         nr::CLOCK_ADJTIME => settime::clock_adjtime(a),
         nr::CLOCK_SETTIME => settime::clock_settime(a),
@@ -121,6 +121,11 @@ pub extern "C" fn serve(r: &mut Record) -> Ret {
 
 #[inline(never)]
 fn clock_gettime(a: [u64; 6]) -> Ret {
+    let mut kernels = [0u64; 2];
+    let judged = carried::judged(nr::CLOCK_GETTIME, [a[0], &raw mut kernels as u64, 0, 0, 0, 0]);
+    if judged < 0 {
+        return judged;
+    }
     match clock::read(a[0] as i32) {
         Ok(t) => match user::put(a[1], t) {
             Ok(()) => 0,
@@ -132,6 +137,10 @@ fn clock_gettime(a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 fn gettimeofday(a: [u64; 6]) -> Ret {
+    let judged = carried::judged(nr::GETTIMEOFDAY, [0; 6]);
+    if judged < 0 {
+        return judged;
+    }
     if a[0] != 0
         && let Ok(t) = clock::read(clock::REALTIME)
         && let Err(e) = user::put(a[0], Timeval { sec: t.sec, usec: t.nsec / 1000 })
@@ -148,6 +157,10 @@ fn gettimeofday(a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 fn time(a: [u64; 6]) -> Ret {
+    let judged = carried::judged(nr::TIME, [0; 6]);
+    if judged < 0 {
+        return judged;
+    }
     match clock::read(clock::REALTIME_COARSE) {
         Ok(t) if a[0] == 0 => t.sec,
         Ok(t) => match user::put(a[0], t.sec as u64) {

@@ -41,13 +41,17 @@ pub fn own(nr: u32, a: [u64; 6]) -> Ret {
     entry::own_call(nr as u64, &a)
 }
 
+/// [`own`] or [`plain`]: for the frame's own sake, or judged by the program's filters as a call of its own.
+pub type Call = fn(u32, [u64; 6]) -> Ret;
+
 /// A call with the program's own arguments, or with ones that stand for them.
 pub fn as_is(nr: u32, a: [u64; 6]) -> Ret {
     // SAFETY: the program's own pointers, judged by the kernel, and pointers to live locals.
     unsafe { call(nr, a) }
 }
 
-/// A call whose arguments are numbers or pointers to locals of the caller.
+/// A call whose arguments are numbers or pointers to locals of the caller, of a number that the program used itself: its
+/// seccomp filters judge it.
 #[inline(always)]
 pub fn plain(nr: u32, a: [u64; 6]) -> Ret {
     // SAFETY: used with pointers to live locals of the right size only.
@@ -77,6 +81,7 @@ pub const MPROTECT: u32 = 10;
 pub const RECVMSG: u32 = 47;
 pub const GETPID: u32 = 39;
 pub const GETUID: u32 = 102;
+pub const KILL: u32 = 62;
 pub const KCMP: u32 = 312;
 pub const ARCH_PRCTL: u32 = 158;
 pub const MADVISE: u32 = 28;

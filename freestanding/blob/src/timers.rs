@@ -9,7 +9,7 @@ use diecast_core_syscalls::nr;
 use crate::clock::{self, MONOTONIC};
 use crate::sys::{self, Ret, as_is};
 use crate::user::{self, Pair, Timespec, Timeval};
-use crate::{cputimers, process, signals, sockets};
+use crate::{carried, cputimers, process, signals, sockets};
 
 /// This image sets timers that run in the kernel and are its own: whoever pauses the lab has to know.
 pub fn note_timers(how: u32) {
@@ -96,7 +96,7 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
     };
     note_timers(1);
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
-    let r = set_real_itimer(new, &mut old);
+    let r = set_real_itimer(sys::plain, new, &mut old);
     if r == 0
         && a[2] != 0
         && let Err(e) = user::put(a[2], itimer_out(old))
@@ -108,11 +108,11 @@ pub fn setitimer(a: [u64; 6]) -> Ret {
 }
 
 #[inline(never)]
-fn set_real_itimer(new: Pair<Timeval>, old: &mut Pair<Timeval>) -> Ret {
+fn set_real_itimer(call: sys::Call, new: Pair<Timeval>, old: &mut Pair<Timeval>) -> Ret {
     clock::by_one_rate(|made| {
         let real = Pair { interval: timeval_period_in(new.interval), value: timeval_in(new.value) };
         let was = if made == 0 { &raw mut *old as u64 } else { 0 };
-        sys::plain(nr::SETITIMER, [0, &raw const real as u64, was, 0, 0, 0])
+        call(nr::SETITIMER, [0, &raw const real as u64, was, 0, 0, 0])
     })
 }
 
@@ -153,7 +153,7 @@ fn set_cpu_itimer(a: [u64; 6]) -> Ret {
         _ => return as_is(nr::SETITIMER, a),
     };
     let mut now = Pair { interval: ZERO_TV, value: ZERO_TV };
-    sys::plain(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
+    sys::own(nr::GETITIMER, [a[0], &raw mut now as u64, 0, 0, 0, 0]);
     let old = cpu_itimer_left(a[0], now);
     let (value, interval) = spans(new);
     let (value, interval) = if !cputimers::counts(clock::PROCESS_CPU) {
@@ -202,7 +202,17 @@ pub fn alarm(a: [u64; 6]) -> Ret {
     note_timers(1);
     let new = Pair { interval: ZERO_TV, value: Timeval { sec: (a[0] as u32) as i64, usec: 0 } };
     let mut old = Pair { interval: ZERO_TV, value: ZERO_TV };
-    let r = set_real_itimer(new, &mut old);
+    let r = if carried::filtered() {
+        // The alarm that a filter judges ends the one before, which is asked for first.
+        sys::own(nr::GETITIMER, [0, &raw mut old as u64, 0, 0, 0, 0]);
+        let judged = sys::plain(nr::ALARM, [0; 6]);
+        if judged < 0 {
+            return judged;
+        }
+        set_real_itimer(sys::own, new, &mut Pair { interval: ZERO_TV, value: ZERO_TV })
+    } else {
+        set_real_itimer(sys::own, new, &mut old)
+    };
     if r < 0 {
         return r;
     }

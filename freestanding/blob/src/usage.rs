@@ -8,12 +8,13 @@ use diecast_core_syscalls::nr;
 
 use crate::clock;
 use crate::sys::{self, Ret};
-use crate::{node, process, user};
+use crate::{carried, cputimers, node, process, signals, user};
 
 const SELF: i32 = 0;
 const THREAD: i32 = 1;
 const CHILDREN: i32 = -1;
 const NS_PER_US: u64 = 1000;
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// A `struct rusage` of one word throughout, in place: the image has neither `memset` nor `memcpy`.
 #[inline(always)]
@@ -99,8 +100,8 @@ fn times_out(words: &mut [u64; 18], t: Split) {
 
 /// Virtual times of this process, this thread or the children it waited for, into a `struct rusage`.
 #[inline(never)]
-fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
-    let r = sys::plain(nr::GETRUSAGE, [who as u32 as u64, words as *mut [u64; 18] as u64, 0, 0, 0, 0]);
+fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
+    let r = call(nr::GETRUSAGE, [who as u32 as u64, words as *mut [u64; 18] as u64, 0, 0, 0, 0]);
     if r < 0 {
         return r;
     }
@@ -119,10 +120,21 @@ fn usage(who: i32, words: &mut [u64; 18]) -> Ret {
                 system: monotone_of(&s.system_ns, t.system),
             })
         }
-        _ => split(real, cost_of_others(real.user + real.system)),
+        _ => of_children(real),
     };
     times_out(words, t);
     r
+}
+
+/// Virtual times of this process's children that ended, of the kernel's. The meter's part in them is estimated by what it is
+/// in the node now, so that it may grow.
+pub fn of_children(real: Split) -> Split {
+    let t = split(real, cost_of_others(real.user + real.system));
+    let own = &process().own;
+    Split {
+        user: monotone(&own.shown_children_user_ns, t.user),
+        system: monotone(&own.shown_children_system_ns, t.system),
+    }
 }
 
 /// How often this thread has given up its core, by itself or not; 0 where the kernel does not tell.
@@ -140,7 +152,7 @@ pub fn switches() -> u64 {
 pub fn own() -> Split {
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, 0);
-    usage(SELF, words);
+    usage(sys::own, SELF, words);
     times_in(words)
 }
 
@@ -154,7 +166,7 @@ pub fn user_ns() -> u64 {
 pub fn getrusage(a: [u64; 6]) -> Ret {
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, 0);
-    let r = usage(a[0] as i32, words);
+    let r = usage(sys::plain, a[0] as i32, words);
     if r == 0 { user::put_words(a[1], words).err().unwrap_or(0) } else { r }
 }
 
@@ -184,12 +196,16 @@ pub fn wait(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 #[inline(never)]
 pub fn times(a: [u64; 6]) -> Ret {
     const TICK_NS: u64 = 10_000_000;
+    let judged = carried::judged(nr::TIMES, [0; 6]);
+    if judged < 0 {
+        return judged;
+    }
     if a[0] != 0 {
         let mut room = MaybeUninit::uninit();
         let words = filled(&mut room, 0);
-        usage(SELF, words);
+        usage(sys::own, SELF, words);
         let own = times_in(words);
-        usage(CHILDREN, words);
+        usage(sys::own, CHILDREN, words);
         let children = times_in(words);
         let ticks = [own.user / TICK_NS, own.system / TICK_NS, children.user / TICK_NS, children.system / TICK_NS];
         if let Err(e) = user::put_words(a[0], &ticks) {
@@ -199,15 +215,65 @@ pub fn times(a: [u64; 6]) -> Ret {
     (clock::mono_now() / TICK_NS) as Ret
 }
 
+/// Seconds beyond which a limit is none: years of CPU time.
+const LIMIT_MAX_S: u64 = 100_000_000;
+
+/// The kernel's limit for one of virtual CPU seconds, rounded up but for the rate's own rounding. Where the meter's CPU time is
+/// part of what the kernel counts it is more than twice as much: [`meet_cpu_limit`] keeps the program's. Bound: 1e8 s are 1e17
+/// ns.
 fn limit_in(v: u64) -> u64 {
-    const NS_PER_S: u64 = 1_000_000_000;
-    // More seconds than a machine lives are no limit; fewer are scaled in ns, and rounded up but for the rate's own rounding.
-    if v > NS_PER_S { v } else { (node().speed().mul_up(v * NS_PER_S) + NS_PER_S - 1000) / NS_PER_S }
+    if v > LIMIT_MAX_S {
+        return v;
+    }
+    let real = (node().speed().mul_up(v * NS_PER_S) + NS_PER_S - 1000) / NS_PER_S;
+    if cputimers::counts(clock::PROCESS_CPU) { 2 * real + 1 } else { real }
 }
 
 fn limit_out(real: u64) -> u64 {
-    const NS_PER_S: u64 = 1_000_000_000;
-    if real > NS_PER_S { real } else { (node().slowness().mul_floor(real * NS_PER_S) + 1000) / NS_PER_S }
+    if real > limit_in(LIMIT_MAX_S) {
+        return real;
+    }
+    let real = if cputimers::counts(clock::PROCESS_CPU) { real.saturating_sub(1) / 2 } else { real };
+    (node().slowness().mul_floor(real * NS_PER_S) + 1000) / NS_PER_S
+}
+
+/// After a hit of a thread that blocks these signals: has its process used its RLIMIT_CPU? As the kernel does, SIGXCPU once a
+/// second, then SIGKILL. Looked at once a second at least: another process may have set it.
+#[inline(never)]
+pub fn meet_cpu_limit(blocked: u64) {
+    const RLIMIT_CPU: u64 = 0;
+    const SIGXCPU: u64 = 24;
+    const SIGKILL: u64 = 9;
+    /// Hits from one look at the clock to the next; the kernel looks at its tick, of 1 to 10 ms.
+    const HITS: u64 = 8;
+    if !process().own.limit_hits.fetch_add(1, Relaxed).is_multiple_of(HITS) {
+        return;
+    }
+    let due = &process().own.cpu_limit_due_ns;
+    let seen = due.load(Relaxed);
+    // A child of vfork finds its parent's page.
+    if signals::is_guest() {
+        return;
+    }
+    let at = clock::read(clock::PROCESS_CPU).map_or(0, clock::ns_of);
+    let next = at.saturating_add(NS_PER_S);
+    // One thread looks.
+    if at < seen || due.compare_exchange(seen, next, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    let mut kernels = [u64::MAX; 2];
+    sys::own(nr::PRLIMIT64, [0, RLIMIT_CPU, 0, &raw mut kernels as u64, 0, 0]);
+    let ns = |real: u64| limit_out(real).max(1).saturating_mul(NS_PER_S);
+    let (mut soft, hard) = (ns(kernels[0]), ns(kernels[1]));
+    if at >= hard {
+        sys::own(sys::KILL, [sys::own(sys::GETPID, [0; 6]) as u64, SIGKILL, 0, 0, 0, 0]);
+    } else if at >= soft {
+        soft = soft.saturating_add(NS_PER_S);
+        kernels[0] = limit_in(soft / NS_PER_S).min(kernels[1]);
+        sys::own(nr::PRLIMIT64, [0, RLIMIT_CPU, &raw const kernels as u64, 0, 0, 0]);
+        cputimers::tell(SIGXCPU, blocked);
+    }
+    due.fetch_min(soft.min(hard), Relaxed);
 }
 
 /// RLIMIT_CPU: seconds of virtual CPU time. `new` and `old` are the arguments that hold the pointers.
@@ -235,6 +301,7 @@ pub fn cpu_limit(number: u32, mut a: [u64; 6], new: Option<usize>, old: Option<u
     }
     let r = pass(a);
     core::hint::black_box(&limits);
+    process().own.cpu_limit_due_ns.store(0, Relaxed);
     if r == 0 && out != 0 {
         return user::put_words(out, &[limit_out(before[0]), limit_out(before[1])]).err().unwrap_or(0);
     }

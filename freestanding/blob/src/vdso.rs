@@ -40,7 +40,7 @@ twin!(__vdso_gettimeofday, gettimeofday, (out: *mut Timeval, zone: *mut u64) -> 
             // SAFETY: as above.
             Some(own) => unsafe { zone.write(own) },
             None => {
-                sys::plain(GETTIMEOFDAY, [0, zone as u64, 0, 0, 0, 0]);
+                sys::own(GETTIMEOFDAY, [0, zone as u64, 0, 0, 0, 0]);
             }
         }
     }
@@ -59,7 +59,7 @@ twin!(__vdso_time, time, (out: *mut i64) -> i64, {
     sec
 });
 
-twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, resolution(id, out as u64) as i32);
+twin!(__vdso_clock_getres, clock_getres, (id: i32, out: *mut Timespec) -> i32, resolution(sys::own, id, out as u64) as i32);
 
 twin!(__vdso_getcpu, getcpu, (cpu: *mut u32, memory_node: *mut u32, _unused: u64) -> i32, {
     // SAFETY: as with the kernel's vDSO, a bad pointer is the caller's fault.
@@ -106,14 +106,22 @@ pub fn mapped_len(at: u64) -> u64 {
     }
 }
 
-/// clock_getres: 1 ns for high-resolution clocks, a tick in virtual time for the coarse ones.
-pub fn resolution(id: i32, out: u64) -> i64 {
-    let r = sys::plain(CLOCK_GETRES, [id as u32 as u64, out, 0, 0, 0, 0]);
-    if r == 0 && out != 0 && (id == clock::REALTIME_COARSE || id == clock::MONOTONIC_COARSE) {
+/// clock_getres: 1 ns for high-resolution clocks, a tick in virtual time for the coarse ones and for those of CPU time that
+/// the kernel counts in ticks.
+pub fn resolution(call: sys::Call, id: i32, out: u64) -> i64 {
+    let r = call(CLOCK_GETRES, [id as u32 as u64, out, 0, 0, 0, 0]);
+    let n = node();
+    let rate = match id {
+        clock::REALTIME_COARSE | clock::MONOTONIC_COARSE => n.segment().rate,
+        // PROF and VIRT of a process or thread by number.
+        id if id < 0 && matches!(id & 3, 0 | 1) => n.slowness(),
+        _ => return r,
+    };
+    if r == 0 && out != 0 {
         // SAFETY: the kernel just wrote a timespec there.
         unsafe {
             let t = (out as *const Timespec).read_unaligned();
-            let ns = node().segment().rate.mul_up(clock::ns_of(t)).max(1);
+            let ns = rate.mul_up(clock::ns_of(t)).max(1);
             (out as *mut Timespec).write_unaligned(clock::timespec(ns));
         }
     }

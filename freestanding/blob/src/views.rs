@@ -274,8 +274,9 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
             None => return false,
         },
         Kind::PidStatus { pid, tid } => procfs::status(host, room, &status_of(pid, tid)),
-        Kind::Schedstat { tid, .. } => {
-            let cost = if tid == 0 { 0 } else { clock::thread_cost(tid) };
+        Kind::Schedstat { pid, tid } => {
+            // Of a process: its first thread's.
+            let cost = clock::thread_cost(if tid == 0 { pid } else { tid });
             let cpu = |ns: u64| node().slowness().mul_floor(ns.saturating_sub(cost));
             procfs::schedstat(host, room, cpu, |ns| node().segment().rate.mul_floor(ns));
         }
@@ -346,14 +347,16 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
         true => usage::split(real, usage::cost_of_others(real.user + real.system)),
         false => usage::split(real, 0),
     };
+    let is_own = pid == sys::own(sys::GETPID, [0; 6]) as u32;
     let own = if tid != 0 {
         usage::split(both, clock::thread_cost(tid))
-    } else if pid == sys::own(sys::GETPID, [0; 6]) as u32 {
+    } else if is_own {
         usage::own()
     } else {
         others(both)
     };
-    let children = others(real_split(real.children_user, real.children_system));
+    let children = real_split(real.children_user, real.children_system);
+    let children = if is_own { usage::of_children(children) } else { others(children) };
     // The kernel counts from its own boot, by BOOTTIME.
     let ahead = clock::kernel_ahead(clock::BOOTTIME);
     let started = RealNs(((real.started * TICK_NS) as i64).saturating_sub(ahead).max(0) as u64);

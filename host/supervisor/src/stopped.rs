@@ -183,12 +183,13 @@ fn call(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopError
 }
 
 fn attempt(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopError> {
-    let entry = image::offset("diecast_timers").ok_or(StopError::Silent(pid))?;
+    let at = |symbol| image::offset(symbol).map(|o| BLOB_ADDR + o).ok_or(StopError::Silent(pid));
+    let (entry, done) = (at("diecast_timers")?, at("diecast_timers_done")?);
     let (regs, mask) = (s.regs()?, s.sigmask()?);
     // No signal may be taken on the way but the breakpoint's.
     s.set_sigmask(!OURS)?;
     let mut r = regs;
-    r.rip = BLOB_ADDR + entry;
+    r.rip = entry;
     r.rsp = STOPPED_STACK_ADDR;
     r.rdi = u64::from(what == Timers::Set);
     r.orig_rax = u64::MAX;
@@ -200,12 +201,13 @@ fn attempt(pid: i32, s: Stopped, what: Timers) -> Result<Option<Stopped>, StopEr
         match ptrace::wait_of(tid)? {
             Wait::Gone => return Ok(None),
             Wait::Stopped(s) => match s.why {
-                Why::Signal(libc::SIGTRAP, SI_KERNEL) => break s,
+                // A hit by a core's clock is of this kind too.
+                Why::Signal(libc::SIGTRAP, SI_KERNEL) if s.regs()?.rip == done => break s,
                 Why::Signal(libc::SIGTRAP, SI_QUEUE) => {
                     kicked = true;
                     s.resume(0)?;
                 }
-                // A tick: the next one charges its work too.
+                // A hit: the next one charges its work too.
                 _ => drop(s.resume(0)?),
             },
         }
