@@ -108,9 +108,9 @@ impl Factors {
     }
 }
 
-/// Twice the share, rounded up, at least the kernel's minimum.
+/// Four times the share, rounded up, at least the kernel's minimum.
 ///
-/// Example: a share of 0.015 is 3000 us per 100 ms.
+/// Example: a share of 0.015 is 6000 us per 100 ms.
 pub(crate) fn ceiling(whole: Ratio) -> Quota {
     let quota_us = to_u64(whole.times(CEILING_SHARES * u128::from(PERIOD_US)).ceil()).max(QUOTA_US_MIN);
     Quota { quota_us, period_us: PERIOD_US, purpose: QuotaPurpose::Ceiling }

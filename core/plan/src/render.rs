@@ -225,6 +225,9 @@ fn totals(plan: &Plan) -> String {
         let sum = plan.cpus.iter().fold(Ratio::ZERO, |sum, c| sum.plus(c.share));
         lines.push(format!("  all cpus: {sum} of {} cores", plan.cpus.len()));
     }
+    if plan.nodes.iter().any(|n| n.envelope && n.metered) {
+        lines.push(format!("  meter: a hit for each {} of CPU time (the grain)", span(plan.grain_ns)));
+    }
     lines.push(format!("  memory: {} of {}", bytes(plan.memory_bytes), bytes(plan.host.memory_bytes)));
     lines.push(format!(
         "  time: {} virtual ({} warm-up, {} measured), {} real after start-up",

@@ -13,7 +13,8 @@ use diecast_core_journal::{
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
 
-use crate::text::{duration, percent};
+use crate::check::{Check, at_most};
+use crate::text::percent;
 use crate::waits::{NodeWaits, node_waits};
 
 /// The most that a trustworthy run may show. Times are virtual: what the programs see.
@@ -73,6 +74,8 @@ impl Default for Budgets {
     }
 }
 
+/// What a meter is meant to cost of what it meters.
+const METER_TARGET: f64 = 0.05;
 /// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
 /// at now and then.
 const CPU_WITHOUT_WINDOW_NS: u64 = 60_000_000;
@@ -193,6 +196,12 @@ impl ConservationTotal {
         } else {
             self.slow_ns as f64 / (self.slow_ns + self.cold_ns + self.charged_ns) as f64
         }
+    }
+
+    /// The meter's own CPU time, as a share of what it meters.
+    pub fn meter_fraction(&self) -> f64 {
+        let metered_ns = self.used_ns.saturating_sub(self.meter_cost_ns);
+        if self.meter_cost_ns == 0 { 0.0 } else { self.meter_cost_ns as f64 / metered_ns.max(1) as f64 }
     }
 
     /// What starts the programs (shells, short helpers, each exec) is nobody's measurement: escapes count while measuring.
@@ -538,6 +547,17 @@ impl Fidelity {
                 "short-lived processes outran the meter: a smaller grain",
             ));
         }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::meter_fraction)
+            && worst.meter_cost_ns > 0
+        {
+            let what = format!("meter's own CPU time, of what it meters ({})", worst.node);
+            // It is charged to nobody: what it costs is room on the host's cores.
+            checks.push(Check::told(
+                what,
+                percent(worst.meter_fraction()),
+                format!("target {}", percent(METER_TARGET)),
+            ));
+        }
         if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::cold_fraction) {
             checks.push(Check::share(
                 format!("CPU time taken off for cold caches ({})", worst.node),
@@ -667,62 +687,6 @@ impl Fidelity {
             "the host's speed wavered: run again when it is quiet",
         ));
     }
-}
-
-/// One number of the monitor beside its budget.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Check {
-    /// What was measured.
-    pub what: String,
-    /// Its value, with its unit.
-    pub measured: String,
-    /// What was expected, in words: `at most 100 µs`.
-    pub budget: String,
-    /// Whether it is more.
-    pub exceeded: bool,
-    /// By what the TDF would have to be multiplied to keep the budget; none when no TDF helps.
-    tdf_factor: Option<f64>,
-    advice: String,
-}
-
-impl Check {
-    fn count(what: String, count: u64, advice: &str) -> Check {
-        let (measured, budget) = (count.to_string(), "none".to_owned());
-        Check { what, measured, budget, exceeded: count > 0, tdf_factor: None, advice: advice.into() }
-    }
-
-    fn missing(what: String) -> Check {
-        let (measured, budget) = ("not measured".to_owned(), "a value".to_owned());
-        let advice = "the monitor failed: see the warnings in the journal".to_owned();
-        Check { what, measured, budget, exceeded: true, tdf_factor: None, advice }
-    }
-
-    fn lateness(what: String, measured_ns: u64, budget_ns: u64) -> Check {
-        Check {
-            what,
-            measured: duration(measured_ns as f64),
-            budget: at_most(duration(budget_ns as f64)),
-            exceeded: measured_ns > budget_ns,
-            tdf_factor: Some(1.25 * measured_ns as f64 / budget_ns.max(1) as f64),
-            advice: String::new(),
-        }
-    }
-
-    fn share(what: String, measured: f64, budget: f64, tdf_factor: Option<f64>, advice: &str) -> Check {
-        let exceeded = measured > budget;
-        Check {
-            what,
-            measured: percent(measured),
-            budget: at_most(percent(budget)),
-            exceeded,
-            tdf_factor,
-            advice: advice.into(),
-        }
-    }
-}
-
-fn at_most(budget: String) -> String {
-    format!("at most {budget}")
 }
 
 fn late_fraction(lateness: &Lateness) -> f64 {

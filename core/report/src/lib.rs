@@ -7,6 +7,7 @@
 //! `run.json`; [`Comparison`] puts several [`Run`]s side by side; [`text`] and [`html`] show them.
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod compare;
 pub mod fidelity;
 pub mod html;
@@ -17,6 +18,7 @@ mod summary;
 pub mod text;
 mod waits;
 
+pub use check::Check;
 pub use compare::{Comparison, Overall};
 pub use fidelity::{Budgets, Fidelity};
 pub use pipes::PipeUse;
