@@ -1,16 +1,18 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu bench-cpu-full bench-cost bench-fairness bench-shares soak fuzz check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu bench-cpu-full bench-cost bench-fairness bench-shares bench-web-tier soak fuzz check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
 # Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
-PACKAGES := git runc tshark clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc libc6-dev musl-tools \
+PACKAGES := git runc tshark curl procps clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc libc6-dev musl-tools \
 	strace gdb haproxy redis uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
 
 # Tests in which the meter is what matters.
-METERED_TESTS := tracers:: cost::a_ cpu_time_agrees by_cpu_clocks sigtraps_that small_alternate_stacks_under signals_are
+METERED_TESTS := tracers:: cost::a_ cpu_time_agrees by_cpu_clocks sigtraps_that small_alternate_stacks_under signals_are \
+	every_new_process_is execs_keep_descriptors ten_thousand_execs programs_without_environment
+METERED_SYSTEM_TESTS := without_a_meter_is_named flooded_node
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 DIECAST := $(TARGET)/release/diecast
@@ -24,6 +26,10 @@ setup: rust packages ## install what is missing (Debian packages; needs root onl
 rust:
 	@command -v cargo >/dev/null 2>&1 || { \
 		echo "setup: Rust is missing: install rustc and cargo 1.85 or later (https://rustup.rs), then run make again" >&2; \
+		exit 3; }
+	@# 1.85 is what Cargo.toml asks for (rust-version).
+	@cargo --version | awk '{ split($$2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }' || { \
+		echo "setup: $$(cargo --version) is too old: install Rust 1.85 or later (https://rustup.rs), then run make again" >&2; \
 		exit 3; }
 	@cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || { \
 		echo "setup: rustfmt or clippy is missing: rustup component add rustfmt clippy, then run make again" >&2; \
@@ -56,6 +62,7 @@ test: build check freestanding-test ## everything that must hold: set-up, build,
 	cargo test --workspace
 	@# Kernels before 6.18 have an event of each thread instead of a clock of each core.
 	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- $(METERED_TESTS)
+	DIECAST_HITS=threads cargo test --package diecast-tests --test system -- $(METERED_SYSTEM_TESTS)
 
 freestanding-test:
 	@set -e; for folder in $(FREESTANDING); do \
@@ -97,6 +104,9 @@ bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI
 
 bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation (10 minutes)
 	benches/shares.py
+
+bench-web-tier: build ## what the programs of examples/web-tier.yaml use: CPU time of a start, and of a request at each tier (a minute)
+	examples/web-tier/measure.sh
 
 soak: build ## labs for two hours, or MINUTES=5: paused, re-timed, servers killed; nothing early, hung, wrong or left
 	benches/soak.py --minutes $(or $(MINUTES),120)

@@ -23,8 +23,9 @@ STATS = "/proc/sys/kernel/bpf_stats_enabled"
 BEGAN = time.monotonic()
 SEED, METER_BAR = 5, 0.05
 EMULATOR, AWAKE = "diecast-net", "awake"
-# Types of BPF programs as the kernel numbers them: on a NIC's way out, and at tracepoints of the scheduler.
-BPF_PACKETS, BPF_SWITCHES = 3, 26
+# Types of BPF programs as the kernel numbers them: on a NIC's way out, at perf events (cores' clocks), and at tracepoints of
+# the scheduler.
+BPF_PACKETS, BPF_TICKS, BPF_SWITCHES = 3, 7, 26
 
 # Flags, pairs, requests a virtual second of each, real seconds that are measured.
 Case = collections.namedtuple("Case", "name flags pairs tdf rate real_s")
@@ -145,10 +146,11 @@ def figures(case, s, before, after):
     return {"case": case.name, "tdf": case.tdf, "nodes": 2 * case.pairs, "real_s": r_s,
             "requests": sum(m["data"]["samples"]["count"] for m in s["metrics"] if m["name"] == "latency"),
             "ns": {"nodes": used, "meter": round(used * meter_part), "emulator": emulator - received, "received": received,
-                   "supervisor": sum(threads.values()), "bpf": bpf.get((BPF_SWITCHES, "ns"), 0) + bpf.get((BPF_PACKETS, "ns"), 0)},
+                   "supervisor": sum(threads.values()), "bpf": sum(bpf.get((kind, "ns"), 0) for kind in (BPF_PACKETS, BPF_TICKS, BPF_SWITCHES))},
             # What the meter costs of what it meters: the nodes' CPU time without its own.
             "meter_of_metered": meter_part / (1 - meter_part) if case.tdf > 1 and case.name != "idle" else None, "switches": switches,
             "bpf_ns_per_switch": bpf.get((BPF_SWITCHES, "ns"), 0) / switches if switches else None,
+            "bpf_ticks": bpf.get((BPF_TICKS, "runs"), 0), "bpf_ns_per_tick": bpf.get((BPF_TICKS, "ns"), 0) / max(1, bpf.get((BPF_TICKS, "runs"), 0)),
             "bpf_ns_per_packet": bpf.get((BPF_PACKETS, "ns"), 0) / max(1, bpf.get((BPF_PACKETS, "runs"), 0)),
             "threads": dict(threads), "stolen": max(use["stolen"].values(), default=None),
             "host_probe_us": {c["core"]: statistics.median(c["probe_ns"]) / 1e3 for c in s["fidelity"]["host_speed"] if c["probe_ns"]},

@@ -146,7 +146,7 @@ def facts(directories):
         s = summary(d)
         f = s["fidelity"]
         for c in f["conservation"]:
-            due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"]
+            due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"] - c["slow_ns"]
             worst += c["errors"]
             total.append(abs(c["charged_ns"] - due) / max(1, due))
         stolen += (f["host_use"] or {"stolen": {}})["stolen"].values()

@@ -1,9 +1,7 @@
 //! Unmodified runtimes: each sees one second per TDF real ones, with threads, timers and sockets in use.
 
-use diecast_tests::{FRAMES, World, c, conforms, go, java, run, rust, tool};
-
-/// The runtimes that take long to start run in fewer frames.
-const SLOW: [World; 2] = [World::Frame("10"), World::Frame("0.5")];
+use diecast_quiet::look;
+use diecast_tests::{FRAMES, World, alone, c, conforms, go, java, run, run_with, rust, tool, value};
 
 fn missing(what: &str) {
     diecast_quiet::skipped(format_args!("{what} is not installed"));
@@ -20,6 +18,9 @@ fn python() -> Option<String> {
     Some(if real.is_empty() { found } else { real })
 }
 
+/// Of the JVM: without the second compiler and with the simplest collector it starts fastest.
+const JVM_FAST: [&str; 2] = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"];
+
 #[test]
 fn cpython() {
     let Some(python) = python() else { return missing("python3") };
@@ -29,7 +30,7 @@ fn cpython() {
 #[test]
 fn node() {
     let Some(node) = tool("node") else { return missing("node") };
-    conforms(&[&node, &guest("guest.js")], &SLOW);
+    conforms(&[&node, &guest("guest.js")], &FRAMES);
 }
 
 #[test]
@@ -51,7 +52,37 @@ fn goroutines_with_full_stacks() {
 fn jvm() {
     let (Some(vm), Some(compiler)) = (tool("java"), tool("javac")) else { return missing("java or javac") };
     let classes = java(&compiler);
-    conforms(&[&vm, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", &classes, "Guest"], &SLOW);
+    conforms(&[&vm, JVM_FAST[0], JVM_FAST[1], "-cp", &classes, "Guest"], &FRAMES);
+    // As it comes.
+    conforms(&[&vm, "-cp", &classes, "Guest"], &[World::Frame("1")]);
+}
+
+/// Waits that nothing ends must not make a runtime spin: CPU time of the whole process, natively and in a frame. The bar
+/// of 3 us is a benchmark's (`make bench-frame`); any spinning would take far more than this one's.
+#[test]
+fn idle_runtimes_do_not_spin() {
+    let guests = [
+        python().map(|python| vec![python, "-S".to_owned(), guest("guest.py")]),
+        tool("node").map(|node| vec![node, guest("guest.js")]),
+        tool("go").map(|compiler| vec![go(&compiler, "guest")]),
+        tool("java").zip(tool("javac")).map(|(vm, compiler)| {
+            [&[vm], &JVM_FAST.map(str::to_owned)[..], &["-cp".to_owned(), java(&compiler), "Guest".to_owned()]].concat()
+        }),
+    ];
+    for (name, found) in ["python3", "node", "go", "java"].into_iter().zip(guests) {
+        let Some(command) = found else {
+            missing(name);
+            continue;
+        };
+        let command: Vec<&str> = command.iter().map(String::as_str).chain(["idle", "50"]).collect();
+        look(|| {
+            let _turn = alone();
+            let cost = |world| value(&run_with(world, &[], &command, b"", &[]).lines(), "cpu_ns_per_wait");
+            let (native, framed) = (cost(World::Native), cost(World::Frame("1")));
+            println!("idle waits: {name} native {native} ns, framed {framed} ns");
+            assert!(framed <= native + 30_000, "{name}: {framed} ns a wait, natively {native}");
+        });
+    }
 }
 
 #[test]

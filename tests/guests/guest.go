@@ -5,11 +5,13 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"os"
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,7 +28,30 @@ func wait(name string, asked time.Duration, f func()) {
 	say("wait", name, asked.Nanoseconds(), time.Since(before).Nanoseconds())
 }
 
+// CPU time of the whole process for each wait, the best of rounds.
+func idle(waits int) {
+	used := func() int64 {
+		var usage syscall.Rusage
+		syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+		return usage.Utime.Nano() + usage.Stime.Nano()
+	}
+	best := int64(math.MaxInt64)
+	for round := 0; round < 4; round++ {
+		before := used()
+		for i := 0; i < waits; i++ {
+			time.Sleep(2 * time.Millisecond)
+		}
+		best = min(best, used()-before)
+	}
+	say("value cpu_ns_per_wait", best/int64(waits))
+}
+
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == "idle" {
+		waits, _ := strconv.Atoi(os.Args[2])
+		idle(waits)
+		return
+	}
 	ms := time.Millisecond
 	say("stamp start", time.Since(start).Nanoseconds())
 	wait("sleep", 50*ms, func() { time.Sleep(50 * ms) })

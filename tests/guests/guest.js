@@ -11,7 +11,19 @@ async function wait(name, ms, f) {
     say("wait", name, (ms - 1) * 1e6, now() - before);
     return result;
 }
+// CPU time of the whole process for each wait, the best of rounds.
+async function idle(waits) {
+    let best = Infinity;
+    for (let round = 0; round < 4; round++) {
+        const before = process.cpuUsage();
+        for (let i = 0; i < waits; i++) await sleep(2);
+        const used = process.cpuUsage(before);
+        best = Math.min(best, used.user + used.system);
+    }
+    say("value cpu_ns_per_wait", Math.round(best * 1000 / waits));
+}
 (async () => {
+    if (process.argv[2] == "idle") return idle(+process.argv[3]);
     say("stamp start", now());
     await wait("timeout", 50, () => sleep(50));
     await wait("interval", 60, () => new Promise((resolve) => {

@@ -8,7 +8,7 @@ pub const CLOCK_BAR_NS: f64 = 20.0;
 /// Bar of issue 2 for a system call without time.
 pub const CALL_BAR_NS: f64 = 50.0;
 
-/// Bar of issue 2 for a trapped wait.
+/// Bar of issue 2 for a trapped wait, whether it ends at once or times out.
 pub const TRAP_BAR_NS: f64 = 3000.0;
 
 /// The best round of each, ns.
@@ -78,6 +78,45 @@ pub fn measure(turns: usize, tdf: &'static str) -> Cost {
         frame_call_ns: frame[1],
         native_trap_ns: native[2],
         frame_trap_ns: frame[2],
+    }
+}
+
+/// CPU time of a wait of 1 ms that times out, natively and in a frame that meters, ns.
+#[derive(Clone, Copy, Debug)]
+pub struct Idle {
+    pub tdf: &'static str,
+    pub native_ns: i64,
+    pub frame_ns: i64,
+}
+
+impl Idle {
+    /// The native wait is as long in real time, since longer ones cost more everywhere. In turns, since what a wake-up costs
+    /// changes by the second; the least of each.
+    pub fn measure(turns: usize, tdf: &'static str) -> Idle {
+        let guest = c("idle", false);
+        let cost = |world: World, ms: &str| {
+            value(&run_with(world, &[], &[&guest, "400", ms], b"", &[]).lines(), "cpu_ns_per_wait")
+        };
+        let (mut native_ns, mut frame_ns) = (i64::MAX, i64::MAX);
+        for _ in 0..turns {
+            native_ns = native_ns.min(cost(World::Native, tdf));
+            frame_ns = frame_ns.min(cost(World::Frame(tdf), "1"));
+        }
+        Idle { tdf, native_ns, frame_ns }
+    }
+
+    pub fn added_ns(&self) -> i64 {
+        self.frame_ns - self.native_ns
+    }
+
+    pub fn json(&self) -> String {
+        format!(
+            "{{\"tdf\":\"{}\",\"native_idle_ns\":{},\"frame_idle_ns\":{},\"idle_added_ns\":{},\"idle_bar_ns\":{TRAP_BAR_NS}}}",
+            self.tdf,
+            self.native_ns,
+            self.frame_ns,
+            self.added_ns(),
+        )
     }
 }
 

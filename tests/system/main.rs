@@ -7,6 +7,7 @@ mod bench;
 mod clocks;
 mod cost;
 mod cpu;
+mod example;
 mod fairness;
 mod gateway;
 mod input;
@@ -78,12 +79,25 @@ fn modes(b: &Bench) {
     assert!(std::fs::metadata(b.folder.join("page.html")).unwrap().len() > 1000);
 }
 
+/// What a look from outside finds of a lab: control groups, mounts, and processes in those groups (an ended one that nobody has
+/// waited for yet is in a deleted one).
+fn left_of(lab: &str) -> Vec<String> {
+    let found = Command::new("sh")
+        .args([
+            "-c",
+            &format!("find /sys/fs/cgroup -type d -name '*{lab}*'; grep -h {lab} /proc/mounts /proc/[0-9]*/cgroup | grep -v deleted"),
+        ])
+        .output()
+        .unwrap();
+    text(&found.stdout).lines().map(str::to_owned).collect()
+}
+
 /// kill -9 in the middle leaves nothing that `diecast clean` does not remove, and the next run works.
 #[test]
 fn a_killed_run_is_cleaned_up() {
     let Some(b) = bench("killed") else { return };
     let mut child = Command::new(diecast())
-        .args(["run", "small.yaml", "--mode", "baseline", "--out", "killed"])
+        .args(["run", "small.yaml", "--tdf", "4", "--out", "killed"])
         .current_dir(&b.folder)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -96,11 +110,16 @@ fn a_killed_run_is_cleaned_up() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(started(), "the run never came to its load");
+    let header = std::fs::read_to_string(b.folder.join("killed/journal.jsonl")).unwrap();
+    let header: serde_json::Value = serde_json::from_str(header.lines().next().unwrap()).unwrap();
+    let lab = header["lab"].as_str().unwrap().to_owned();
+    assert!(left_of(&lab).len() > 1, "nothing of it is found while it runs: {:?}", left_of(&lab));
     child.kill().unwrap();
     child.wait().unwrap();
     std::thread::sleep(Duration::from_secs(1));
     let cleaned = run(&b, &["clean"]);
     assert_eq!(cleaned.status.code(), Some(0), "{}", text(&cleaned.stderr));
+    assert!(left_of(&lab).is_empty(), "{:?}", left_of(&lab));
     let again = run(&b, &["clean"]);
     assert!(text(&again.stdout).contains("nothing to remove"), "{}", text(&again.stdout));
     let next = run(&b, &["run", "small.yaml", "--mode", "baseline", "--out", "next"]);

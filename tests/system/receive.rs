@@ -86,6 +86,12 @@ fn flooded(b: &Bench) {
     // Its program is always busy: it gets what the packets leave, no more. Less, where other work on the machine keeps it from its core.
     assert!((0.6..=1.04).contains(&(programs + packets)), "{programs} + {packets} of the sink");
     assert_eq!(sender("cpu_received_ns"), 0.0, "nothing came to the sender");
+    let bytes = sink("received_bytes") / sink("received_packets");
+    assert!((200.0..400.0).contains(&bytes), "{bytes} bytes a packet");
+    let came = sink("received_bytes") / sender("sent_bytes");
+    assert!((0.5..1.05).contains(&came), "{came} of what was sent");
+    let mib = sink("memory_max_bytes") / f64::from(1 << 20);
+    assert!((1.0..=128.0).contains(&mib), "{mib} MiB of 128");
     // Whom threads waited for is told of each node, and adds up.
     for name in ["sender", "sink"] {
         let all = found["fidelity"]["waits"].as_array().unwrap();

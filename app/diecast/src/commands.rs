@@ -219,6 +219,14 @@ pub fn run(a: &RunArgs) -> Done {
     Ok(status_of(&summary))
 }
 
+/// The runs of a validation: blocks of one of each mode, and a baseline more at the end, so that its own spread is known.
+fn in_turn<T: Copy>(blocks: usize, baseline: T, diecast: T, naive: Option<T>) -> Vec<T> {
+    let block: Vec<T> = [baseline, diecast].into_iter().chain(naive).collect();
+    let mut order = block.repeat(blocks);
+    order.push(baseline);
+    order
+}
+
 pub fn validate(a: &ValidateArgs) -> Done {
     let (experiment, catalog_text) = read_catalog(&a.catalog)?;
     let full = Factors { tdf: None, scale: None };
@@ -229,14 +237,7 @@ pub fn validate(a: &ValidateArgs) -> Done {
     let naive = plan_of(&experiment, Mode::Naive, &scaled, &a.meter)?;
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, "validate");
-    let mut order = Vec::new();
-    for _ in 0..a.blocks {
-        order.extend([&baseline, &diecast]);
-        if !a.without_naive {
-            order.push(&naive);
-        }
-    }
-    order.push(&baseline);
+    let order = in_turn(a.blocks as usize, &baseline, &diecast, (!a.without_naive).then_some(&naive));
     let emulator_threads = usize::from(a.emulator.emulator_threads);
     let how = How { quiet: a.json, record_arrivals: false, emulator_threads, hits_from: a.meter.hits };
     let mut directories = Vec::new();
@@ -377,6 +378,12 @@ pub fn ps(json: bool) -> Done {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn blocks_of_a_validation_alternate() {
+        assert_eq!(in_turn(2, 'b', 'd', Some('n')).iter().collect::<String>(), "bdnbdnb");
+        assert_eq!(in_turn(1, 'b', 'd', None).iter().collect::<String>(), "bdb");
+    }
 
     #[test]
     fn a_comparison_ends_with_what_its_figures_say() {

@@ -36,5 +36,10 @@ fn bars() -> ExitCode {
         met &= c.clock_added_ns() <= cost::CLOCK_BAR_NS && c.call_added_ns() <= cost::CALL_BAR_NS;
         met &= c.trap_added_ns() <= cost::TRAP_BAR_NS;
     }
+    for tdf in ["1", "3"] {
+        let idle = cost::Idle::measure(10, tdf);
+        println!("{}", idle.json());
+        met &= idle.added_ns() as f64 <= cost::TRAP_BAR_NS;
+    }
     if met { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
