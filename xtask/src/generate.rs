@@ -55,7 +55,10 @@ trapped call; of SIGTRAP so blocked the meter's hits wait.
 alternate stack if it has one, else below its stack pointer. With AVX-512 that takes 3.2 KiB of what is left there, and up \
 to 6.5 KiB where a hit meets a call that is being served. Threads and handlers that leave less get SIGSEGV.
 - So an alternate stack of 11 KiB or more (smaller ones are replaced) that was unmapped while it was set kills at the next \
-trapped call or hit, not at the next handler; one that two threads have set at once is overwritten without a handler too.
+trapped call or hit, not at the next handler; one that two threads have set at once is overwritten without a handler too. With AMX's tiles in use a frame is 11.4 KiB: \
+alternate stacks from 11 to 24 KiB are too small then.
+- SIGTRAP that comes to a thread while a hit of the meter waits there is lost, as is one of two natively, unless a thread of the \
+same process sent it by tkill or tgkill.
 - munmap, mprotect and MAP_FIXED over what is the frame's, the vDSO included, fail with EPERM where the kernel has mseal \
 (Linux 6.10), for all of a wider range too. Elsewhere they kill.
 
@@ -136,6 +139,11 @@ one that waits and gives its processor to another thread (61 switches a request 
 Where each thread has an event (`--hits threads`, kernels before 6.18) a parent and a child that it forked, taking turns on one \
 core, are charged far too little: what a switch to a metered thread costs is taken off, and between these it costs nothing.
 
+Where hits come from clocks of cores, each frame and each lab has a clock of its own on every core: several at a time interrupt \
+each other's programs (2 to 3 us a tick, which is charged as their work; a tick each 185 us at the grain of 100 us). A core that \
+goes offline, and the host's sleep, end the clock of that core: busy threads that stay on it are no more hit, which a lab reports. A call that uses the CPU for long in the kernel (sendfile of \
+gigabytes) is charged at its end, in one sleep, and a lab says of its thread that it had no meter.
+
 When the command ends, what it left in the background is killed, and a line says so: its calls would have nobody to serve \
 them. Have the command wait for it.
 
@@ -147,8 +155,12 @@ const EDGES: &str = "
 - The stack that a trapped call and a hit need (\"Signals\") is missing in threads of 16 KiB that use 6 KiB themselves, and \
 in coroutines on less than 4 KiB, under a meter 7: they end by SIGSEGV. Goroutines, and children of a C library's \
 posix_spawn, have enough.
-- Refused: 32-bit programs; seccomp's strict mode (EINVAL); system calls by `int $0x80`, which end the program by SIGSYS; \
-PTRACE_O_SUSPEND_SECCOMP. A trapped call with a stack pointer that points nowhere ends the program. Protection keys and \
+- A program's own nice values and weights change nothing between its threads at a TDF above 1: who is always busy gets an equal \
+part of the node's cores. So do those of two programs in one node.
+- A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
+- Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
+system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \
+all programs on a kernel that was booted with vdso=0. A trapped call with a stack pointer that points nowhere ends the program. Protection keys and \
 shadow stacks are untested, for want of a processor.
 - Pid namespaces that a program makes itself: threads of two of them with the same number share what is known of a thread's \
 CPU time, so two such containers in one node or frame are charged each other's. One alone is right.
@@ -188,8 +200,8 @@ that there were nine more. One on the clock of another process is looked at when
 sleeps, it fires after twice its span and a second of the other's real CPU time, which the meter's is part of (100 ms at \
 speed 1: 1.2 s), and a span of ITIMER_PROF or ITIMER_VIRTUAL is up to a tick of the kernel's longer for each exec that it \
 outlives. Keys end by whole real seconds, and at a pause run on. RLIMIT_RTTIME is kept and never met, as real-time \
-policies change nothing. After SIGXCPU the kernel raises RLIMIT_CPU by one second of its own. A slice set with \
-sched_setattr is the host's.
+policies change nothing. Without a meter RLIMIT_CPU is raised by a real second after each SIGXCPU; with one, a limit that \
+`diecast` itself was started with counts half, less a second. A slice set with sched_setattr is the host's.
 - Sockets, for what is rarely used or lies where nothing looks: SO_BUSY_POLL, SCM_TXTIME, the device's stamp of \
 SO_TIMESTAMPING and its statistics, stamps of TCP_ZEROCOPY_RECEIVE and of packet rings, TCP_TIMESTAMP and the stamps in \
 segments (a peer sees the host's ms), TCP_CC_INFO of others than BBR, all of SCTP, TIPC and MPTCP's own.
@@ -206,9 +218,13 @@ taskstats, audit, the connector of processes.
 - siginfo: si_utime and si_stime of SIGCHLD, and what a signalfd shows of them, which only a wrapper around each of \
 its handlers could change. Leases are broken after the host's lease-break-time.
 - The kernel's own network timers without a sysctl, an upper limit or a hook: TIME_WAIT (60 s), retransmission timeouts above \
-120 s, orphans, PAWS, initial sequence numbers, and those of bridges, bonds, VXLAN and WireGuard. In nodes the others are \
-stretched (host/net/src/sysctl.rs), in a single frame none.
-- Else: what bpf programs read and bpf(2) tells, acct, syslog, times in mount options, %t of core_pattern, the kernel's own housekeeping (write-back, key and memory collectors), times in what \
+120 s, orphans, PAWS, initial sequence numbers, and those of bridges, bonds, VXLAN and WireGuard. In nodes those of \
+host/net/src/sysctl.rs are stretched (not ip_vs, collectors of routes and peers, conntrack's of SCTP, GRE and DCCP), in a single \
+frame none.
+- Else: what bpf programs read and bpf(2) tells, acct, syslog, times in mount options, %t of core_pattern, the kernel's own housekeeping \
+(write-back, key and memory collectors), delays and guest times in PID/stat, quotactl, a timer slack that is set for the next \
+image, retire times of packet rings, breaks of terminals (TCSBRKP), timeouts of autofs, NBD and vhost, RDPRU, SGX and traces of \
+the processor, messages of NFLOG, NFQUEUE, PSAMPLE, drop monitors, Open vSwitch, MACsec and devlink, times in what \
 comes from outside the lab, and all that other containers and the host see of a node.
 ";
 
