@@ -23,6 +23,7 @@
 #define NEVER (-1ull)
 // core/abi has the same.
 #define METER_MAGIC 0xd1ecca57ull
+
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct sched_entity {

@@ -206,38 +206,50 @@ pub fn thread_cost(tid: u32) -> u64 {
     node().slot(tid).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed))
 }
 
+/// Whose a CPU clock by number is.
+enum Whose {
+    Thread(u32),
+    Own,
+    Process(u32),
+}
+
+fn whose(clock: i32) -> Whose {
+    const THREAD: i32 = 4;
+    let id = !(clock >> 3) as u32;
+    if clock & THREAD != 0 {
+        Whose::Thread(if id == 0 { sys::gettid() } else { id })
+    } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
+        Whose::Own
+    } else {
+        Whose::Process(id)
+    }
+}
+
+/// The low bits of a CPU clock by number: time in both modes by ticks is 0, in user mode 1, and by the scheduler 2.
+const KINDS: i32 = 3;
+const USER: i32 = 1;
+
 /// The CPU clock of a process or thread by number.
 fn cpu_by_number(clock: i32, real_ns: u64) -> Timespec {
-    const THREAD: i32 = 4;
-    const USER: i32 = 1;
-    let id = !(clock >> 3) as u32;
-    if clock & 3 == USER {
-        user_by_number(clock, real_ns)
-    } else if clock & THREAD != 0 {
-        cpu_of_thread(if id == 0 { sys::gettid() } else { id }, real_ns)
-    } else if id == 0 || id == sys::own(sys::GETPID, [0; 6]) as u32 {
-        own_cpu(real_ns)
-    } else {
-        cpu_of_process(id, real_ns)
+    match whose(clock) {
+        owner if clock & KINDS == USER => user_time(clock, owner, real_ns),
+        Whose::Thread(tid) => cpu_of_thread(tid, real_ns),
+        Whose::Own => own_cpu(real_ns),
+        Whose::Process(pid) => cpu_of_process(pid, real_ns),
     }
 }
 
 /// The same in user mode only, ns of the kernel's count: of what the meter cost, this has a part like its part of all.
 #[inline(never)]
-fn user_by_number(clock: i32, user: u64) -> Timespec {
-    const KINDS: i32 = 3;
-    const THREAD: i32 = 4;
+fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
     let mut all = Timespec { sec: 0, nsec: 0 };
     sys::own(CLOCK_GETTIME, [(clock & !KINDS) as u32 as u64, &raw mut all as u64, 0, 0, 0, 0]);
     let all = ns_of(all).max(user);
-    let (id, me) = (!(clock >> 3) as u32, sys::own(sys::GETPID, [0; 6]) as u32);
-    let (cost, shown) = if clock & THREAD != 0 {
-        let tid = if id == 0 { sys::gettid() } else { id };
-        (thread_cost(tid), node().shown(tid).map(|s| &s.user_ns))
-    } else if id == 0 || id == me {
-        (process().own.cost_ns.load(Ordering::Relaxed), Some(&process().own.shown_user_ns))
-    } else {
-        (cost_of_process(id, all), None)
+    let own = &process().own;
+    let (cost, shown) = match owner {
+        Whose::Thread(tid) => (thread_cost(tid), node().shown(tid).map(|s| &s.user_ns)),
+        Whose::Own => (own.cost_ns.load(Ordering::Relaxed), Some(&own.shown_user_ns)),
+        Whose::Process(pid) => (cost_of_process(pid, all), None),
     };
     let v = usage::split(usage::Split { user, system: all - user }, cost).user;
     timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v)))

@@ -8,7 +8,7 @@ use diecast_core_syscalls::nr;
 
 use crate::clock;
 use crate::sys::{self, Ret};
-use crate::{carried, cputimers, node, process, signals, user};
+use crate::{cputimers, node, process, signals, user};
 
 const SELF: i32 = 0;
 const THREAD: i32 = 1;
@@ -86,15 +86,15 @@ pub fn monotone_of(shown: &AtomicU64, ns: u64) -> u64 {
 fn times_in(words: &[u64]) -> Split {
     let ns = |at: usize| {
         let word = |i: usize| words.get(i).copied().unwrap_or(0);
-        word(at).wrapping_mul(1_000_000_000).wrapping_add(word(at + 1).wrapping_mul(NS_PER_US))
+        word(at).wrapping_mul(NS_PER_S).wrapping_add(word(at + 1).wrapping_mul(NS_PER_US))
     };
     Split { user: ns(0), system: ns(2) }
 }
 
 fn times_out(words: &mut [u64; 18], t: Split) {
     for (at, ns) in [(0, t.user), (2, t.system)] {
-        words[at] = ns / 1_000_000_000;
-        words[at + 1] = ns % 1_000_000_000 / NS_PER_US;
+        words[at] = ns / NS_PER_S;
+        words[at + 1] = ns % NS_PER_S / NS_PER_US;
     }
 }
 
@@ -196,10 +196,6 @@ pub fn wait(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 #[inline(never)]
 pub fn times(a: [u64; 6]) -> Ret {
     const TICK_NS: u64 = 10_000_000;
-    let judged = carried::judged(nr::TIMES, [0; 6]);
-    if judged < 0 {
-        return judged;
-    }
     if a[0] != 0 {
         let mut room = MaybeUninit::uninit();
         let words = filled(&mut room, 0);
@@ -249,12 +245,12 @@ pub fn meet_cpu_limit(blocked: u64) {
     if !process().own.limit_hits.fetch_add(1, Relaxed).is_multiple_of(HITS) {
         return;
     }
-    let due = &process().own.cpu_limit_due_ns;
-    let seen = due.load(Relaxed);
     // A child of vfork finds its parent's page.
     if signals::is_guest() {
         return;
     }
+    let due = &process().own.cpu_limit_due_ns;
+    let seen = due.load(Relaxed);
     let at = clock::read(clock::PROCESS_CPU).map_or(0, clock::ns_of);
     let next = at.saturating_add(NS_PER_S);
     // One thread looks.

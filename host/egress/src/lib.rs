@@ -63,18 +63,13 @@ impl EgressError {
 }
 
 /// The loaded programs. Dropping it detaches those at wake-ups and context switches.
+#[derive(Debug)]
 pub struct Egress {
     nodes: MapHandle,
     large: MapHandle,
     slow: MapHandle,
     debt: OwnedFd,
     programs: Programs,
-}
-
-impl std::fmt::Debug for Egress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Egress").finish_non_exhaustive()
-    }
 }
 
 impl Egress {

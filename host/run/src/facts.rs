@@ -7,7 +7,7 @@ use diecast_core_journal::HostFacts;
 use diecast_host_supervisor::probe::{Hits, Probe, hit_cost};
 use diecast_host_supervisor::{HitsFrom, Meters};
 use diecast_host_sys::time;
-use diecast_host_tick::Pace;
+use diecast_host_tick::Cadence;
 
 /// What the journal says about the machine, and what the meter's hits come from.
 pub fn host_facts(hits_from: Option<HitsFrom>) -> HostFacts {
@@ -64,9 +64,8 @@ pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
     }
     // Another thread's cores and timer slack are changed, not the caller's.
     let measured = std::thread::spawn(move || {
-        let meters = Meters::start(hits_from, Pace::of_grain(GRAIN_SAFE_NS)).ok()?;
-        let count_kernel = meters.count_kernel();
-        let probe = Probe::new(meters.ticks, count_kernel).ok()?;
+        let meters = Meters::start(hits_from, Cadence::of_grain(GRAIN_SAFE_NS)).ok()?;
+        let probe = Probe::new(meters.ticks(), meters.count_kernel()).ok()?;
         let cpu = *time::allowed_cpus().first()?;
         let hits = Hits { grain_ns: GRAIN_SAFE_NS, pause_ns: GRAIN_SAFE_NS };
         let costs: Vec<u64> =

@@ -15,7 +15,7 @@ use diecast_host_supervisor::{
 };
 
 use diecast_host_sys::{Tid, process, seccomp, socket, time};
-use diecast_host_tick::{Pace, TickError};
+use diecast_host_tick::{Cadence, TickError};
 
 use crate::host_watch;
 
@@ -115,7 +115,7 @@ fn forward_signals() {
 pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
     let mut doubts = Vec::new();
-    let meters = wanted.then(|| Meters::start(o.hits_from, Pace::of_grain(o.grain_ns))).transpose()?;
+    let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(o.grain_ns))).transpose()?;
     let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {
         doubts.push(
@@ -133,7 +133,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
         .map_err(host("making the frame's memory"))?;
-    if let Some(ticks) = meters.and_then(|m| m.ticks) {
+    if let Some(ticks) = meters.as_ref().and_then(Meters::ticks) {
         node.hit_by(ticks);
     }
     let awake = if metered {

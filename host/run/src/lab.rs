@@ -22,7 +22,7 @@ use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
-use diecast_host_tick::Pace;
+use diecast_host_tick::Cadence;
 
 use crate::arrivals::Arrivals;
 use crate::facts::host_facts;
@@ -393,8 +393,8 @@ fn set_up(
     let any_metered = plan.nodes.iter().any(|n| n.envelope && n.metered);
     // Debt at egress, where the plan meters anything and the host allows it.
     let egress = any_metered.then(Egress::load);
-    let pace = if let Some(Ok(_)) = egress { Pace::told_by_packets } else { Pace::of_grain };
-    let meters = any_metered.then(|| Meters::start(o.hits_from, pace(plan.grain_ns))).transpose();
+    let cadence = if let Some(Ok(_)) = egress { Cadence::told_by_packets } else { Cadence::of_grain };
+    let meters = any_metered.then(|| Meters::start(o.hits_from, cadence(plan.grain_ns))).transpose();
     let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
     journal.write(Record::Header(header(plan, o, dir, &frame, meters.as_ref())));
@@ -479,7 +479,7 @@ fn set_up(
                 Some(Box::new(move || for_usage.cpu_usage_ns().map_err(std::io::Error::other))),
             )
             .map_err(RunError::host("making a frame's memory"))?;
-            if let (true, Some(ticks)) = (metered, meters.as_ref().and_then(|m| m.ticks.clone())) {
+            if let (true, Some(ticks)) = (metered, meters.as_ref().and_then(Meters::ticks)) {
                 frame_of_node.hit_by(ticks);
             }
             for change in [ClockChange::Offset(n.clock.offset_ns), ClockChange::Drift(n.clock.drift_ppb)] {

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use diecast_host_sys::{Tid, perf, time};
-use diecast_host_tick::{CoreTicks, Pace, TickError};
+use diecast_host_tick::{Cadence, CoreTicks, TickError};
 
 /// What the user wants them to come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,45 +66,54 @@ impl PerfEvents {
     }
 }
 
-/// What this process can meter by.
+/// What this process meters by.
 #[derive(Clone, Debug)]
-pub struct Meters {
-    /// Events of threads.
-    pub events: PerfEvents,
-    /// Clocks of cores that hits come from, which tick while this lives; none, and each thread has an event.
-    pub ticks: Option<Arc<CoreTicks>>,
+pub enum Meters {
+    /// Clocks of cores, which tick while this lives.
+    Cores(Arc<CoreTicks>),
+    /// An event of each thread.
+    Threads(PerfEvents),
 }
 
 impl Meters {
     /// Finds out, and starts the clocks. An error only where clocks were asked for and can't be.
-    pub fn start(from: HitsFrom, pace: Pace) -> Result<Meters, TickError> {
-        let ticks = match from {
-            HitsFrom::Threads => None,
+    pub fn start(from: HitsFrom, cadence: Cadence) -> Result<Meters, TickError> {
+        let clocks = || CoreTicks::start(&time::online_cpus(), cadence).map(|ticks| Meters::Cores(Arc::new(ticks)));
+        match from {
+            HitsFrom::Threads => Ok(Meters::of_threads()),
             // A program may have itself run where this process does not.
-            HitsFrom::Auto => CoreTicks::start(&time::online_cpus(), pace).ok(),
-            HitsFrom::Cores => Some(CoreTicks::start(&time::online_cpus(), pace)?),
-        };
-        Ok(Meters { ticks: ticks.map(Arc::new), ..Meters::of_threads() })
+            HitsFrom::Auto => Ok(clocks().unwrap_or_else(|_| Meters::of_threads())),
+            HitsFrom::Cores => clocks(),
+        }
     }
 
     /// Without clocks of cores.
     pub fn of_threads() -> Meters {
-        Meters { events: PerfEvents::find(), ticks: None }
+        Meters::Threads(PerfEvents::find())
+    }
+
+    /// The clocks of cores, where hits come from them.
+    pub fn ticks(&self) -> Option<Arc<CoreTicks>> {
+        if let Meters::Cores(ticks) = self { Some(ticks.clone()) } else { None }
     }
 
     /// Whether there is a meter at all.
     pub fn any(&self) -> bool {
-        self.ticks.is_some() || self.events != PerfEvents::None
+        !matches!(self, Meters::Threads(PerfEvents::None))
     }
 
     /// Whether time in kernel mode counts.
     pub fn count_kernel(&self) -> bool {
-        self.ticks.is_some() || self.events == PerfEvents::KernelToo
+        matches!(self, Meters::Cores(_) | Meters::Threads(PerfEvents::KernelToo))
     }
 
     /// Cores or threads; none where there is no meter.
     pub fn hits_from(&self) -> Option<HitsFrom> {
-        self.any().then_some(if self.ticks.is_some() { HitsFrom::Cores } else { HitsFrom::Threads })
+        match self {
+            Meters::Cores(_) => Some(HitsFrom::Cores),
+            Meters::Threads(PerfEvents::None) => None,
+            Meters::Threads(_) => Some(HitsFrom::Threads),
+        }
     }
 }
 

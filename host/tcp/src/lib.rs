@@ -68,16 +68,11 @@ pub struct Applied {
 }
 
 /// The attached program. Dropping it detaches.
+#[derive(Debug)]
 pub struct InitialRto {
     map: MapHandle,
     hz: u32,
     programs: Programs,
-}
-
-impl std::fmt::Debug for InitialRto {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("InitialRto").field("hz", &self.hz).finish_non_exhaustive()
-    }
 }
 
 impl InitialRto {

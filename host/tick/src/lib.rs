@@ -38,39 +38,34 @@ pub enum TickError {
 }
 
 /// The loaded programs and the clocks. Dropping it ends them.
+#[derive(Debug)]
 pub struct CoreTicks {
     metered: MapHandle,
     programs: Programs,
 }
 
-impl std::fmt::Debug for CoreTicks {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CoreTicks").finish_non_exhaustive()
-    }
-}
-
 /// When threads are hit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pace {
+pub struct Cadence {
     /// Real time between two ticks of a core, ns.
     pub period_ns: u64,
     /// A thread that has used so much since its last hit, ns of CPU time, is hit as it gets a core.
     pub overdue_ns: u64,
 }
 
-impl Pace {
+impl Cadence {
     /// For programs whose hits are all that makes others wait for what they have used. A thread that is always busy is hit
     /// after a grain of its CPU time in the mean; one that gives the core up between ticks after a grain and what it uses
     /// until it does. Rounded down; grains of up to 10 s don't overflow.
-    pub fn of_grain(grain_ns: u64) -> Pace {
-        Pace { period_ns: grain_ns * PERIOD_MILLIGRAINS / 1_000, overdue_ns: grain_ns }
+    pub fn of_grain(grain_ns: u64) -> Cadence {
+        Cadence { period_ns: grain_ns * PERIOD_MILLIGRAINS / 1_000, overdue_ns: grain_ns }
     }
 
     /// For programs whose packets are held until what their senders have used is paid for: hits only settle it. One that
     /// gives the core up between ticks is hit when a tick is overdue, which makes a third fewer hits of requests of a grain.
-    pub fn told_by_packets(grain_ns: u64) -> Pace {
-        let Pace { period_ns, .. } = Pace::of_grain(grain_ns);
-        Pace { period_ns, overdue_ns: period_ns }
+    pub fn told_by_packets(grain_ns: u64) -> Cadence {
+        let Cadence { period_ns, .. } = Cadence::of_grain(grain_ns);
+        Cadence { period_ns, overdue_ns: period_ns }
     }
 }
 
@@ -85,18 +80,18 @@ impl CoreTicks {
     /// Loads the programs and starts the clocks of these cores.
     ///
     /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
-    pub fn start(cores: &[usize], pace: Pace) -> Result<CoreTicks, TickError> {
+    pub fn start(cores: &[usize], cadence: Cadence) -> Result<CoreTicks, TickError> {
         let mut programs = Programs::load(Source {
             object: diecast_host_bpf::object!("tick.bpf.o"),
             purpose: "hits from each core's clock",
-            constants: &pace.overdue_ns.to_ne_bytes(),
+            constants: &cadence.overdue_ns.to_ne_bytes(),
             without: &[],
             room: &[(WORKS, threads_max())],
         })?;
         programs.attach_traced(&TRACED)?;
         let mut ticks = CoreTicks { metered: programs.map(METERED)?, programs };
         for core in cores {
-            let link = ticks.clock(*core, pace.period_ns)?;
+            let link = ticks.clock(*core, cadence.period_ns)?;
             ticks.programs.keep(link);
         }
         Ok(ticks)

@@ -6,14 +6,14 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use diecast_host_sys::{Tid, time, trap};
-use diecast_host_tick::{CoreTicks, Pace};
+use diecast_host_tick::{Cadence, CoreTicks};
 
 const GRAIN_NS: u64 = 1_000_000;
 const MS: u64 = 1_000_000;
 
 /// Clocks of these cores; `None`, and the test says so, where the kernel has none.
 fn ticks(cores: &[usize]) -> Option<CoreTicks> {
-    match CoreTicks::start(cores, Pace::of_grain(GRAIN_NS)) {
+    match CoreTicks::start(cores, Cadence::of_grain(GRAIN_NS)) {
         Ok(ticks) => Some(ticks),
         Err(e) => {
             diecast_quiet::skipped(e.to_string());
@@ -80,7 +80,7 @@ fn a_thread_that_gives_the_core_up_before_each_tick_is_hit_after_each_grain() {
 fn a_hit_that_sleeps_is_followed_by_no_other() {
     let Some(ticks) = ticks(&[]) else { return };
     let core = here();
-    let period_ns = Pace::of_grain(GRAIN_NS).period_ns;
+    let period_ns = Cadence::of_grain(GRAIN_NS).period_ns;
     let _ticking = ticks.tick_here(core, period_ns).unwrap();
     trap::sleep_in_hits(MS / 10);
     let lost = || usage_of_this_thread().ru_nivcsw as u64;
@@ -190,7 +190,7 @@ fn no_clock_outlives_its_owner() {
 
 #[test]
 fn a_period_is_twice_the_grain_less_what_keeps_it_from_being_round() {
-    assert_eq!(Pace::of_grain(500_000), Pace { period_ns: 927_000, overdue_ns: 500_000 });
-    assert_eq!(Pace::told_by_packets(500_000), Pace { period_ns: 927_000, overdue_ns: 927_000 });
-    assert_eq!(Pace::of_grain(10_000_000_000).period_ns, 18_540_000_000);
+    assert_eq!(Cadence::of_grain(500_000), Cadence { period_ns: 927_000, overdue_ns: 500_000 });
+    assert_eq!(Cadence::told_by_packets(500_000), Cadence { period_ns: 927_000, overdue_ns: 927_000 });
+    assert_eq!(Cadence::of_grain(10_000_000_000).period_ns, 18_540_000_000);
 }

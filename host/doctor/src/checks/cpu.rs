@@ -7,7 +7,7 @@ use diecast_host_net::kernel_hz;
 use diecast_host_supervisor::{HitsFrom, Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
-use diecast_host_tick::{Pace, TickError};
+use diecast_host_tick::{Cadence, TickError};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -35,7 +35,7 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
 
 /// What hits can come from, and why not from clocks of cores.
 pub(super) fn meters() -> (Meters, Option<TickError>) {
-    match Meters::start(HitsFrom::Cores, Pace::of_grain(GRAIN_NS)) {
+    match Meters::start(HitsFrom::Cores, Cadence::of_grain(GRAIN_NS)) {
         Ok(meters) => (meters, None),
         Err(e) => (Meters::of_threads(), Some(e)),
     }
@@ -72,16 +72,18 @@ fn meter(meters: &Meters) -> Check {
         Some(n) => format!("perf_event_paranoid {n}"),
         None => "no perf_event_paranoid".to_owned(),
     };
-    match meters.events {
-        _ if meters.ticks.is_some() => s.ok(format!("cpu-clock events of cores, kernel mode counted; {paranoid}")),
-        PerfEvents::KernelToo => s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}")),
-        PerfEvents::UserOnly => s.degraded(
+    match meters {
+        Meters::Cores(_) => s.ok(format!("cpu-clock events of cores, kernel mode counted; {paranoid}")),
+        Meters::Threads(PerfEvents::KernelToo) => {
+            s.ok(format!("cpu-clock events with sigtrap, kernel mode counted; {paranoid}"))
+        }
+        Meters::Threads(PerfEvents::UserOnly) => s.degraded(
             format!("cpu-clock events with sigtrap, user mode only; {paranoid}"),
             "time that programs spend in the kernel is not metered: servers look faster than they are, and runs that \
              use much of it say that they are not trustworthy",
             root_or("sysctl kernel.perf_event_paranoid=1"),
         ),
-        PerfEvents::None => {
+        Meters::Threads(PerfEvents::None) => {
             let why = Meter::open(Tid(0), 1_000_000, 0, false).err().map_or_else(String::new, |e| refused(&e));
             s.missing(
                 format!("{why}; {paranoid}"),
@@ -101,7 +103,7 @@ fn sleep_under_meter(meters: &Meters) -> io::Result<(u64, u64, u64)> {
     trap::install_handler();
     let (mut sleeps, mut interrupted) = (0, 0);
     let before = trap::hits();
-    let (_ticking, _meter) = match &meters.ticks {
+    let (_ticking, _meter) = match meters.ticks() {
         Some(ticks) => (Some(ticks.tick_here(core, TRIAL_PERIOD_NS)?), None),
         None => {
             let meter = Meter::open(Tid(0), TRIAL_PERIOD_NS, 0, meters.count_kernel())?;
@@ -302,13 +304,13 @@ mod tests {
 
     #[test]
     fn the_delivery_trial_sleeps_and_is_hit() {
-        if Meters::of_threads().events != PerfEvents::KernelToo {
+        let of_threads = Meters::of_threads();
+        if !of_threads.count_kernel() {
             diecast_quiet::skipped("no event that counts kernel mode");
             return;
         }
         let (meters, _) = super::meters();
-        for ticks in [None, meters.ticks] {
-            let one = Meters { ticks, ..meters };
+        for one in [of_threads, meters] {
             let (hits, sleeps, interrupted) = on_thread(move || sleep_under_meter(&one)).unwrap();
             assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
         }

@@ -230,7 +230,7 @@ fn try_frame(meters: Meters) -> io::Result<Tried> {
     };
     let lab = LabFrame::start(tdf);
     let node = NodeFrame::create(&lab, "doctor", cpu, Box::new(|| Ok(Vec::new())), None)?;
-    if let Some(ticks) = meters.ticks {
+    if let Some(ticks) = meters.ticks() {
         node.hit_by(ticks);
     }
     let supervisor = Supervisor::start()?;

@@ -41,8 +41,7 @@ pub(super) fn all(meters: Meters) -> Vec<Check> {
 
 /// Round by round over all cores, so that a disturbance meets all of them.
 fn looks(meters: Meters) -> io::Result<Vec<Look>> {
-    let count_kernel = meters.count_kernel();
-    let probe = Probe::new(meters.ticks, count_kernel)?;
+    let probe = Probe::new(meters.ticks(), meters.count_kernel())?;
     let cpus = time::allowed_cpus();
     let end = time::monotonic_ns() + LOOKING_NS;
     let mut looks = Vec::new();
