@@ -3,8 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use diecast_core_net::{Codel, Discipline, Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
@@ -148,6 +149,7 @@ fn several_threads_hand_over_in_order() {
         return;
     }
     const EACH: u32 = 6_000;
+    const BURST: u32 = 50;
     for threads in [2, 3] {
         let lab = Lab::start_threads(segment(4, Link { delay_ns: 2_000_000, ..Link::default() }), "1", threads);
         let sender = lab.udp(0, 5000);
@@ -158,21 +160,29 @@ fn several_threads_hand_over_in_order() {
             sender.send_to(&0u32.to_le_bytes(), to).unwrap();
             r.recv_from(&mut [0; 4]).unwrap();
         }
+        let got = [const { AtomicU32::new(0) }; 3];
         thread::scope(|s| {
-            for r in &receivers {
+            for (r, got) in receivers.iter().zip(&got) {
                 s.spawn(|| {
                     for expected in 1..=EACH {
                         let mut word = [0; 4];
                         r.recv_from(&mut word).unwrap();
                         assert_eq!(u32::from_le_bytes(word), expected);
+                        got.store(expected, Ordering::Relaxed);
                     }
                 });
             }
-            // In bursts that come together at the end of their links, below what a TAP's queue holds.
+            // In bursts that come together at the end of their links. No more are on their way than a TAP's queue and
+            // a socket hold, whoever of sender, emulator and receivers the host stops for a while.
             for n in 1..=EACH {
                 to.iter().for_each(|to| _ = sender.send_to(&n.to_le_bytes(), to).unwrap());
-                if n % 50 == 0 {
+                if n % BURST == 0 {
                     thread::sleep(Duration::from_millis(4));
+                    let wait_end = Instant::now() + Duration::from_secs(20);
+                    while got.iter().any(|got| got.load(Ordering::Relaxed) + BURST < n) {
+                        assert!(Instant::now() < wait_end, "of {n} sent, {got:?} came");
+                        thread::sleep(Duration::from_millis(1));
+                    }
                 }
             }
         });
