@@ -97,6 +97,10 @@ pub struct Factors {
     /// Scale factor S: use 1/S of the host that the baseline would use [default: the TDF]
     #[arg(long)]
     pub scale: Option<Scale>,
+    /// Multiply the speed of every node by this, but of those that generate load: what would the service do on faster or
+    /// slower machines? A faster one needs a higher TDF
+    #[arg(long, value_name = "FACTOR", value_parser = speed, default_value = "1")]
+    pub speed: u32,
 }
 
 #[derive(Args)]

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use diecast_core_experiment::Experiment;
+use diecast_core_experiment::{Experiment, SpeedPpm};
 use diecast_core_journal::Outcome;
 use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
@@ -116,6 +116,7 @@ fn plan_of(e: &Experiment, mode: Mode, f: &Factors, m: &Meter) -> Result<Plan, F
     let o = PlanOptions {
         tdf: f.tdf,
         scale: f.scale,
+        speed: SpeedPpm(f.speed.into()),
         grain_ns,
         tsc: m.tsc,
         call_sites: m.call_sites,
@@ -229,8 +230,9 @@ fn in_turn<T: Copy>(blocks: usize, baseline: T, diecast: T, naive: Option<T>) ->
 
 pub fn validate(a: &ValidateArgs) -> Done {
     let (experiment, catalog_text) = read_catalog(&a.catalog)?;
-    let full = Factors { tdf: None, scale: None };
-    let scaled = Factors { tdf: None, scale: a.factors.scale.or(a.factors.tdf.map(Into::into)) };
+    let full = Factors { tdf: None, scale: None, speed: a.factors.speed };
+    let scale = a.factors.scale.or(a.factors.tdf.map(Into::into));
+    let scaled = Factors { scale, ..full };
     // All plans before the first run: a refusal must not come after half an hour.
     let baseline = plan_of(&experiment, Mode::Baseline, &full, &a.meter)?;
     let diecast = plan_of(&experiment, Mode::Diecast, &a.factors, &a.meter)?;

@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, Pi
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 11;
+pub const JOURNAL_VERSION: u32 = 12;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -68,6 +68,8 @@ pub struct Header {
     pub tdf: Tdf,
     /// The scale factor S.
     pub scale: f64,
+    /// By what the speeds of nodes that generate no load were multiplied (`--speed`).
+    pub speed: f64,
     /// The seed of everything random.
     pub seed: u64,
     /// The catalog's `name`.
@@ -570,6 +572,7 @@ pub fn examples() -> Vec<Record> {
             mode: Mode::Diecast,
             tdf: ten,
             scale: 10.0,
+            speed: 1.0,
             seed: 7,
             catalog: "web-tier".into(),
             catalog_hash: crate::hash_text("diecast: 1\n"),

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use diecast_core_experiment::{Experiment, MachineType, Mode, Node, SpeedPpm};
+use diecast_core_experiment::{Experiment, Mode, Node, SpeedPpm};
 use diecast_core_vtime::Tdf;
 
 use crate::model::{CpuLoad, Quota, QuotaPurpose};
@@ -27,6 +27,8 @@ pub(crate) struct Factors {
     pub mode: Mode,
     pub tdf: Tdf,
     pub scale: Option<Scale>,
+    /// What [`Factors::speed_of`] multiplies by.
+    pub speed: SpeedPpm,
 }
 
 /// What a node gets of the host.
@@ -73,7 +75,7 @@ pub(crate) fn factors(options: &PlanOptions) -> Result<Factors, Refusal> {
         }
         (Mode::Diecast, Some(tdf), scale) => (tdf, scale),
     };
-    Ok(Factors { mode, tdf, scale })
+    Ok(Factors { mode, tdf, scale, speed: options.speed })
 }
 
 pub(crate) fn ratio_of(tdf: Tdf) -> Ratio {
@@ -81,6 +83,17 @@ pub(crate) fn ratio_of(tdf: Tdf) -> Ratio {
 }
 
 impl Factors {
+    /// The speed of a node's cores: its machine type's, times `--speed` where it generates no load. To the nearest
+    /// millionth, at least one; a type's speed and the factor are at most 1000 each, so that the product fits.
+    pub fn speed_of(&self, experiment: &Experiment, node: &Node) -> SpeedPpm {
+        let speed = experiment.machine_type_of(node).speed_ppm;
+        if experiment.generates_load(&node.name) {
+            return speed;
+        }
+        let times = u128::from(speed.0) * u128::from(self.speed.0);
+        SpeedPpm(to_u64(times.saturating_add(500_000) / 1_000_000).max(1))
+    }
+
     /// What a core of this speed gets of a real one.
     fn share(&self, speed: SpeedPpm, generates_load: bool) -> Ratio {
         let divisor = match (self.mode, self.scale) {
@@ -163,22 +176,20 @@ pub(crate) fn allot(
         return Err(Refusal::elsewhere(Reason::NoCpu, "look at the process's CPU affinity and cpuset"));
     }
     for node in &experiment.nodes {
-        let machine = experiment.machine_type_of(node);
-        check_machine(experiment, host, factors, machine, experiment.generates_load(&node.name))?;
+        check_node(experiment, host, factors, node)?;
     }
     check_native(experiment, host, factors)?;
     let demands: Vec<Demand> = experiment
         .nodes
         .iter()
-        .map(|n| experiment.machine_type_of(n))
-        .map(|m| Demand { cores: m.cores, speed_ppm: m.speed_ppm.0 })
+        .map(|n| Demand { cores: experiment.machine_type_of(n).cores, speed_ppm: factors.speed_of(experiment, n).0 })
         .collect();
     let mut notes = Vec::new();
     let mut allotments = Vec::new();
     for (node, cpus) in experiment.nodes.iter().zip(place(&demands, &host.cpus)) {
         let machine = experiment.machine_type_of(node);
         let generates_load = experiment.generates_load(&node.name);
-        let share = factors.share(machine.speed_ppm, generates_load);
+        let share = factors.share(factors.speed_of(experiment, node), generates_load);
         let (quota, note) = factors.quota(node, machine.cores, share, generates_load).map_err(|reason| {
             Refusal::at(experiment, machine.speed_at, *reason, "raise the node's speed or lower the scale factor")
         })?;
@@ -194,15 +205,10 @@ pub(crate) fn allot(
     Ok(Sharing { allotments, cpus, notes })
 }
 
-fn check_machine(
-    experiment: &Experiment,
-    host: &HostFacts,
-    factors: &Factors,
-    machine: &MachineType,
-    generates_load: bool,
-) -> Result<(), Refusal> {
+fn check_node(experiment: &Experiment, host: &HostFacts, factors: &Factors, node: &Node) -> Result<(), Refusal> {
+    let machine = experiment.machine_type_of(node);
     let machine_type = machine.name.clone();
-    let speed = machine.speed_ppm;
+    let speed = factors.speed_of(experiment, node);
     if machine.cores as usize > host.cpus.len() {
         let reason = Reason::TooManyCores { machine_type, cores: machine.cores, cpus: host.cpus.len() };
         let hint = format!("lower 'cores', or use a host with {} CPUs", machine.cores);
@@ -212,7 +218,7 @@ fn check_machine(
         let reason = Reason::NativeSpeed { machine_type, speed };
         return Err(Refusal::at(experiment, machine.speed_at, reason, "use --mode baseline, or nodes of speed 1.0"));
     }
-    let share = factors.share(speed, generates_load);
+    let share = factors.share(speed, experiment.generates_load(&node.name));
     if share > Ratio::ONE {
         let tdf = factors.tdf;
         let needed = speed.0.div_ceil(1_000_000);
@@ -285,8 +291,9 @@ fn check_cpu(
     };
     // The group that asks for most is the first to look at.
     let demand = |nodes: &[String]| -> u64 {
-        let machines = nodes.iter().filter_map(|n| experiment.node(n)).map(|n| experiment.machine_type_of(n));
-        machines.map(|m| u64::from(m.cores) * m.speed_ppm.0).sum()
+        let nodes = nodes.iter().filter_map(|n| experiment.node(n));
+        let demand = |n: &Node| u64::from(experiment.machine_type_of(n).cores) * factors.speed_of(experiment, n).0;
+        nodes.map(demand).sum()
     };
     let at = experiment.groups.iter().max_by_key(|g| demand(&g.nodes)).map_or(experiment.topology.at, |g| g.at);
     Err(Refusal::at(experiment, at, reason, hint))

@@ -65,7 +65,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
             machine_type: machine.name.clone(),
             role: if experiment.generates_load(&node.name) { Role::Load } else { Role::Server },
             cores: machine.cores,
-            speed_ppm: machine.speed_ppm,
+            speed_ppm: factors.speed_of(experiment, node),
             share: allotment.share,
             cpus: allotment.cpus,
             memory_bytes: machine.memory_bytes,
@@ -93,6 +93,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         mode: options.mode,
         tdf: factors.tdf,
         scale: factors.scale,
+        speed: factors.speed,
         seed,
         grain_ns: options.grain_ns,
         tsc: if options.mode.has_envelope() { options.tsc } else { Tsc::Native },
@@ -167,6 +168,10 @@ fn gateway(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedWay> {
 
 fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes: &[PlannedNode]) {
     let cores: usize = nodes.iter().map(|n| n.cpus.len()).sum();
+    if factors.speed != SpeedPpm::ONE {
+        notes
+            .push(format!("nodes that generate no load have {} times the speed of their machine types", factors.speed));
+    }
     match (factors.mode, factors.scale) {
         (Mode::Native, _) if cores == host.cpus.len() => {
             notes.push("every CPU has a node: the emulator takes its time from them".to_owned());

@@ -31,6 +31,9 @@ pub struct Plan {
     /// The scale factor; modes at full size have none.
     #[serde(serialize_with = "as_optional_text")]
     pub scale: Option<Scale>,
+    /// By what the speeds of nodes that generate no load were multiplied.
+    #[serde(serialize_with = "as_text")]
+    pub speed: SpeedPpm,
     /// Seed of every random decision: the catalog's parameter `seed` if it is a whole number, else 1.
     pub seed: u64,
     /// Grain of the meter, real CPU time.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use diecast_core_experiment::Mode;
+use diecast_core_experiment::{Mode, SpeedPpm};
 use diecast_core_vtime::Tdf;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -105,6 +105,8 @@ pub struct PlanOptions {
     pub tdf: Option<Tdf>,
     /// `--scale`; diecast and naive take one.
     pub scale: Option<Scale>,
+    /// `--speed`: by what the speed of each node that generates no load is multiplied.
+    pub speed: SpeedPpm,
     /// Grain of the meter, real nanoseconds of CPU time.
     pub grain_ns: u64,
     /// What rdtsc tells; only modes with an envelope can trap it.
@@ -122,6 +124,7 @@ impl PlanOptions {
             mode,
             tdf: None,
             scale: None,
+            speed: SpeedPpm::ONE,
             grain_ns: GRAIN_NS_DEFAULT,
             tsc: Tsc::Native,
             call_sites: CALL_SITES_DEFAULT,

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use comfy_table::{CellAlignment, Table, presets};
-use diecast_core_experiment::Mode;
+use diecast_core_experiment::{Mode, SpeedPpm};
 use diecast_core_net::{Discipline, Distribution, Framing, Link, MTU_DEFAULT, NetSpec, Routing};
 
 use crate::model::{Plan, PlannedNode, Quota, QuotaPurpose, Role};
@@ -12,7 +12,12 @@ use crate::ratio::Ratio;
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scale = self.scale.map_or(String::new(), |s| format!(", scale {s}"));
-        writeln!(f, "plan of {}: mode {}, TDF {}{scale}, seed {}", self.catalog, self.mode, self.tdf, self.seed)?;
+        let speed = if self.speed == SpeedPpm::ONE { String::new() } else { format!(", speed x {}", self.speed) };
+        writeln!(
+            f,
+            "plan of {}: mode {}, TDF {}{scale}{speed}, seed {}",
+            self.catalog, self.mode, self.tdf, self.seed
+        )?;
         writeln!(f, "\nnodes\n{}", nodes(self))?;
         writeln!(f, "\nlinks (each direction, in virtual time){}\n{}", segment(&self.net), links(&self.net))?;
         writeln!(f, "\nprograms, in start order; the load starts when all are ready\n{}", programs(self))?;

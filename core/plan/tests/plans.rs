@@ -1,7 +1,7 @@
 //! What plans hold: the web tier of the contract in every mode, as golden text and figure by figure.
 #![expect(clippy::disallowed_methods, reason = "a test reads and writes the golden files beside it")]
 
-use diecast_core_experiment::{Experiment, parse};
+use diecast_core_experiment::{Experiment, SpeedPpm, parse};
 use diecast_core_plan::{HostFacts, Mode, Plan, PlanOptions, QuotaPurpose, Ratio, Role, plan};
 
 const WEB_TIER: &str = include_str!("../../experiment/tests/good/web-tier.yaml");
@@ -57,6 +57,40 @@ fn plans_as_people_read_them() {
     golden("web-tier-naive", &make(Mode::Naive, None, Some("20")).render());
     let native = plan(&two_full_nodes(), &host(), &options(Mode::Native, None, None)).unwrap();
     golden("pair-native", &native.render());
+}
+
+fn times(speed_ppm: u64, options: PlanOptions) -> PlanOptions {
+    PlanOptions { speed: SpeedPpm(speed_ppm), ..options }
+}
+
+/// Of each node but the load's, also where both have one machine type.
+#[test]
+fn faster_and_slower_machines_of_the_service() {
+    let faster = plan(&web_tier(), &host(), &times(2_500_000, options(Mode::Diecast, Some("20"), None))).unwrap();
+    golden("web-tier-faster", &faster.render());
+    assert_eq!(
+        (faster.node("db").unwrap().speed_ppm, faster.node("db").unwrap().share),
+        (SpeedPpm(500_000), Ratio::new(1, 40))
+    );
+    let slower = plan(&web_tier(), &host(), &times(1, options(Mode::Baseline, None, None))).unwrap();
+    assert_eq!(slower.node("app-1").unwrap().speed_ppm, SpeedPpm(1), "a node has some speed");
+    for plan in [&faster, &slower] {
+        let load = plan.nodes.iter().filter(|n| n.role == Role::Load).map(|n| n.speed_ppm);
+        assert!(
+            load.eq(make(Mode::Baseline, None, None)
+                .nodes
+                .iter()
+                .filter(|n| n.role == Role::Load)
+                .map(|n| n.speed_ppm))
+        );
+    }
+    let half = plan(&web_tier(), &host(), &times(500_000, options(Mode::Naive, None, Some("10")))).unwrap();
+    assert_eq!(half.node("db").unwrap().share, Ratio::new(1, 100));
+    let refused = |options| plan(&web_tier(), &host(), &options).unwrap_err().to_string();
+    let above = refused(times(6_000_000, options(Mode::Baseline, None, None)));
+    assert!(above.contains("machine type 'db' has speed 1.20: at TDF 1"), "{above}");
+    let native = plan(&two_full_nodes(), &host(), &times(500_000, options(Mode::Native, None, None))).unwrap_err();
+    assert!(native.to_string().contains("mode native runs at speed 1.00 only"), "{native}");
 }
 
 #[test]

@@ -58,6 +58,8 @@ pub struct Column {
     pub tdf: String,
     /// Scale factor.
     pub scale: f64,
+    /// By what the speeds of nodes that generate no load were multiplied.
+    pub speed: f64,
     /// The workload's parameters.
     pub parameters: BTreeMap<String, String>,
     /// The runs' labels.
@@ -135,6 +137,7 @@ struct Key<'a> {
     mode: Mode,
     tdf: String,
     scale: f64,
+    speed: f64,
     parameters: &'a BTreeMap<String, String>,
 }
 
@@ -142,7 +145,7 @@ fn key(run: &Run) -> Key<'_> {
     let header = &run.summary.header;
     // Scale means nothing where nothing is scaled, and must not keep two baselines apart.
     let scale = if matches!(header.mode, Mode::Baseline | Mode::Native) { 1.0 } else { header.scale };
-    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, parameters: &header.parameters }
+    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, speed: header.speed, parameters: &header.parameters }
 }
 
 impl Comparison {
@@ -195,7 +198,8 @@ fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
     let same_mode = groups.iter().filter(|other| other[0].summary.header.mode == header.mode).count();
     let distinct = || {
         let parameters: Vec<String> = header.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        format!("{} TDF {} scale {} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
+        let speed = speed_text(" ", header.speed);
+        format!("{} TDF {} scale {}{speed} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
     };
     let host_probe_ns = host_probe(group);
     let host_difference = host_difference(&host_probe_ns, &host_probe(reference));
@@ -204,12 +208,18 @@ fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
         mode: header.mode,
         tdf: header.tdf.to_string(),
         scale: header.scale,
+        speed: header.speed,
         parameters: header.parameters.clone(),
         runs: group.iter().map(|run| run.label.clone()).collect(),
         no_verdict: no_verdict(group, reference, host_difference),
         host_probe_ns,
         host_difference,
     }
+}
+
+/// A speed factor with what comes before it; 1 is not worth a word.
+pub(crate) fn speed_text(before: &str, speed: f64) -> String {
+    if speed == 1.0 { String::new() } else { format!("{before}speed x {speed}") }
 }
 
 fn host_probe(group: &[&Run]) -> BTreeMap<u32, u64> {
@@ -234,6 +244,9 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
     let (first, other) = (&group[0].summary.header, &reference[0].summary.header);
     if group.iter().chain(reference).any(|run| run.summary.header.catalog_hash != other.catalog_hash) {
         return Some("the runs are of different catalogs".into());
+    }
+    if first.speed != other.speed {
+        return Some(format!("its nodes have other speeds than the {}'s", other.mode));
     }
     if first.parameters != other.parameters {
         return Some(format!("its workload has other parameters than the {}'s", other.mode));

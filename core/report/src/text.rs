@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use comfy_table::{CellAlignment, Table, presets};
 use diecast_core_journal::{FindingKind, Lateness, MetricData, NicFaults, Outcome, Verdict};
 
-use crate::compare::{Cell, Comparison, Overall, Row};
+use crate::compare::{Cell, Comparison, Overall, Row, speed_text};
 use crate::fidelity::Budgets;
 use crate::pipes::PipeUse;
 use crate::stats::{Interval, Judged};
@@ -123,8 +123,14 @@ pub fn run(summary: &RunSummary, budgets: &Budgets) -> String {
     text += &verdict(&summary.verdict);
     let _ = writeln!(
         text,
-        "\n{}: mode {}, TDF {}, scale {}, seed {}, lab {}",
-        header.catalog, header.mode, header.tdf, header.scale, header.seed, header.lab
+        "\n{}: mode {}, TDF {}, scale {}{}, seed {}, lab {}",
+        header.catalog,
+        header.mode,
+        header.tdf,
+        header.scale,
+        speed_text(", ", header.speed),
+        header.seed,
+        header.lab
     );
     let _ = writeln!(
         text,
@@ -311,8 +317,8 @@ pub fn comparison(comparison: &Comparison) -> String {
     for column in &comparison.columns {
         let why = column.no_verdict.as_ref().map_or(String::new(), |why| format!(" (no verdict: {why})"));
         let runs = column.runs.join(" ");
-        let (tdf, scale) = (&column.tdf, column.scale);
-        let _ = writeln!(text, "  {}: TDF {tdf}, scale {scale}, runs {runs}{why}", column.name);
+        let (tdf, scale, speed) = (&column.tdf, column.scale, speed_text(", ", column.speed));
+        let _ = writeln!(text, "  {}: TDF {tdf}, scale {scale}{speed}, runs {runs}{why}", column.name);
     }
     let mut header = vec!["metric".to_owned(), "figure".to_owned()];
     for (index, column) in comparison.columns.iter().enumerate() {

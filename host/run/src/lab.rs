@@ -244,6 +244,7 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meter
         mode: plan.mode,
         tdf: plan.tdf,
         scale: plan.scale.map_or(1.0, |s| s.ratio().as_f64()),
+        speed: plan.speed.0 as f64 / 1e6,
         seed: plan.seed,
         catalog: plan.lab.clone(),
         catalog_hash: diecast_core_journal::hash_text(o.catalog_text),

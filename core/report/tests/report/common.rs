@@ -72,6 +72,7 @@ impl Made {
             mode: self.mode,
             tdf: Tdf::new(self.tdf, 1).unwrap(),
             scale: if self.mode == Mode::Baseline { 1.0 } else { 10.0 },
+            speed: 1.0,
             seed: 7,
             catalog: "web".into(),
             catalog_hash: hash_text("diecast: 1"),

@@ -235,6 +235,12 @@ fn runs_that_do_not_compare_allow_no_verdict() {
     runs[3].summary.header.parameters.insert("rate".into(), "210/s".into());
     assert_eq!(compare(&runs).columns.len(), 4, "other parameters are another column");
     assert!(no_verdict(&runs).contains("its workload has other parameters"));
+    let mut runs = blocks();
+    runs.push(Made::new(Mode::Diecast, 9).run("faster"));
+    runs.last_mut().unwrap().summary.header.speed = 2.0;
+    let names: Vec<_> = compare(&runs).columns.into_iter().map(|column| column.name).collect();
+    assert!(names.iter().any(|name| name.starts_with("diecast TDF 10 scale 10 speed x 2 ")), "{names:?}");
+    assert!(no_verdict(&runs).contains("its nodes have other speeds than the baseline's"));
     assert_eq!(no_verdict(&[Made::new(Mode::Baseline, 1).run("b")]), "no figure with a bar in a mode to judge");
 }
 
