@@ -25,6 +25,8 @@ CELLS = {"500us-0.3": (500, 0.3, (0.05, 0.05, 0.10)), "500us-0.7": (500, 0.7, (0
          "5ms-0.3": (5000, 0.3, (0.05, 0.05, 0.10)), "5ms-0.7": (5000, 0.7, (0.05, 0.05, 0.10)),
          "50us-0.3": (50, 0.3, (0.25, 0.25, 0.25))}
 FIGURES = ("mean", "p50", "p99")
+# What was charged of what the kernel counted, in the whole run and in each window of 20 ms of CPU time.
+CONSERVATION = 0.01
 # Name: pairs of a client and a server, TDF, real seconds measured in a block. In the order of a block. The pairs of a mode
 # share the arrivals of one stream, each a window of its own, so that 8 and 16 pairs see those of the native one.
 MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 35), "diecast-8": (8, 10, 20), "diecast-16": (16, 20, 20), "cfs": (1, 10, 20)}
@@ -155,8 +157,10 @@ def facts(directories):
         for r in s["verdict"]["reasons"]:
             reasons[r["what"]] = reasons.get(r["what"], 0) + 1
         errors += errors_of(d)
-    return {"runs": len(directories), "errors": errors, "conservation_worst_window": max(worst, default=None),
-            "conservation_whole_run": max(total, default=None), "stolen": max(stolen, default=None),
+    conserved = [max(errors, default=None) for errors in (worst, total)]
+    judged = None if None in conserved else "met" if max(conserved) <= CONSERVATION else "MISSED"
+    return {"runs": len(directories), "errors": errors, "conservation_worst_window": conserved[0],
+            "conservation_whole_run": conserved[1], "conservation_judged": judged, "stolen": max(stolen, default=None),
             "host_probe_us": {core: statistics.median(ns) / 1e3 for core, ns in sorted(speeds.items())}, "distrust": reasons}
 
 
@@ -259,7 +263,8 @@ def show(f):
     probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
     more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
     if f["conservation_worst_window"] is not None:
-        more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} %")
+        more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} % "
+                    f"(at most {100 * CONSERVATION:g} %) {f['conservation_judged']}")
     if f["errors"]:
         more.append(f"{f['errors']:.0f} requests failed")
     if f["distrust"]:
@@ -303,6 +308,7 @@ def main():
     result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "modes": MODES, "figures": found, "broken": broken}
     json.dump(result, open(f"{o.out}/bench-cpu.json", "w"), indent=1)
     verdicts = [c["judged"] for f in found for c in f["figures"].values() if c.get("judged")]
+    verdicts += [f["conservation_judged"] for f in found if f["conservation_judged"]]
     print(f"\n{verdicts.count('met')} of {len(verdicts)} bars met, {verdicts.count('MISSED')} missed, "
           f"{verdicts.count('too few samples')} need more samples")
     say(f"JSON in {o.out}/bench-cpu.json")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does a node get its share of CPU time, whatever its threads do? Four parts, each with its bar:
+"""Does a node get its share of CPU time, whatever its threads do? Five parts, each with its bar:
 
   share         1 to 16 busy threads on 1, 2 and 4 virtual cores at TDF 2, 10 and 100: CPU time against speed/TDF (0.5 %),
                 wherever the shares come to at most 80 % of the host
@@ -7,17 +7,21 @@
                 without, natively and at TDF 4: the ratio is native's (5 %)
   independent   a fixed loop takes as long at TDF 10 with a twentieth of a core as at TDF 1 with half of one: `--speed 0.5`
                 in both, CPU scaling that doesn't depend on the TDF (3 %)
-  conservation  a fork storm, a sender that works in the kernel and 500 threads, side by side: what was charged is what
-                the kernel counted (1 %)
+  futures       a server whose requests are fixed work, on a machine of speed 0.5: at TDF 10, a twentieth of a core, it
+                answers as many as at TDF 1 (3 %) and as fast (median at load 0.7, 5 %); `--speed 2` and `--speed 0.5` give
+                twice and half as many (3 %)
+  conservation  a fork storm, a sender of packets and one of files, which work in the kernel, 500 threads and 2000, side by
+                side: what was charged is what the kernel counted (1 %)
 
 Prints a table and writes JSON; exit 1 when a bar is missed, 3 when something does not run. Needs root.
 
-Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 10 minutes)
+Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 14 minutes)
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
+SERVER, LOADGEN = os.path.join(RELEASE, "diecast-cpuserver"), os.path.join(RELEASE, "diecast-loadgen")
 DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
 SPIN = os.path.join(RELEASE, "diecast-spin")
 BEGAN = time.monotonic()
@@ -33,20 +37,32 @@ machine_types:
 nodes:
   forks: {{type: node}}
   sender: {{type: node}}
+  files: {{type: node}}
   threads: {{type: node}}
+  crowd: {{type: node}}
   sink: {{type: node}}
 topology:
   switches: [switch]
   links:
-    - {{from: [forks, sender, threads, sink], to: switch, bandwidth: 1Gbit/s, delay: 100us}}
+    - {{from: [forks, sender, files, threads, crowd, sink], to: switch, bandwidth: 1Gbit/s, delay: 100us}}
 programs:
   - on: forks
     run: [sh, -c, "while :; do /bin/true; (:); done"]
+  - on: files
+    run: [python3, /drain.py]
+    files: {{/drain.py: drain.py}}
+    ready: {{tcp: 80, within: 20s}}
   - on: sender
     run: [python3, /send.py]
     files: {{/send.py: send.py}}
+  - on: files
+    run: [python3, /sendfile.py]
+    files: {{/sendfile.py: sendfile.py}}
   - on: threads
     run: [spin, --last, "10000", --threads, "500"]
+    files: {{/usr/local/bin/spin: diecast-spin}}
+  - on: crowd
+    run: [spin, --last, "10000", --threads, "2000"]
     files: {{/usr/local/bin/spin: diecast-spin}}
 workload:
   warm_up: 300ms
@@ -66,6 +82,51 @@ while True:
         s.send(data)
     except OSError:
         pass
+"""
+SENDFILE = """import os, socket, tempfile
+file = tempfile.TemporaryFile()
+file.write(bytes(1 << 20))
+file.flush()
+s = socket.create_connection(("localhost", 80))
+while True:
+    os.sendfile(s.fileno(), file.fileno(), 0, 1 << 20)
+"""
+DRAIN = """import socket
+listener = socket.create_server(("", 80))
+while True:
+    s, _ = listener.accept()
+    while s.recv(1 << 20):
+        pass
+"""
+# Twice as much as a server of this speed can do, or seven tenths of it.
+SPEED, OVERLOAD, LOAD = 0.5, 2.0, 0.7
+FUTURES = """diecast: 1
+name: futures
+machine_types:
+  half: {{cores: 1, speed: {speed}, memory: 128MiB}}
+nodes:
+  client: {{type: half}}
+  server: {{type: half}}
+topology:
+  switches: [switch]
+  links:
+    - {{from: [client, server], to: switch, bandwidth: 1Gbit/s, delay: 100us}}
+programs:
+  - on: server
+    run: [cpuserver, --listen, "0.0.0.0:80", --turns, "{turns}"]
+    files: {{/usr/local/bin/cpuserver: diecast-cpuserver}}
+    ready: {{tcp: 80, within: 20s}}
+workload:
+  parameters: {{rate: 1/s, seed: 11}}
+  warm_up: {warm_up}ms
+  measure: {measure}ms
+  run:
+    on: client
+    command: [loadgen, "http://server/", "--rate=${{rate}}", "--seed=${{seed}}", "--warm-up=${{warm_up}}", "--measure=${{measure}}", --connections=64, --timeout=60s, --drain=60s]
+    files: {{/usr/local/bin/loadgen: diecast-loadgen}}
+metrics:
+  throughput: {{from: client, json: $.rate, unit: 1/s}}
+  median:     {{from: client, json: $.p50_ns, unit: ns}}
 """
 
 
@@ -136,10 +197,39 @@ def independent(small):
     yield f"a loop at speed 0.5: TDF 1 {one:.1f} ms, TDF 10 {ten:.1f} ms", ten / one - 1, 0.03
 
 
+def futures(small, folder):
+    measure_ms, tdf, service_us = (400, 2, 500) if small else (4000, 10, 500)
+    turns = spin(["--size-for", f"{service_us}us"])
+    open(f"{folder}/futures.yaml", "w").write(FUTURES.format(speed=SPEED, turns=turns, warm_up=measure_ms // 4, measure=measure_ms))
+    for program in (SERVER, LOADGEN):
+        shutil.copy(program, folder)
+
+    def served(load, times, factors):
+        """Requests a second and their median in ms, with machines of so many times the speed."""
+        out, rate = f"{folder}/futures", load * times * SPEED * 1e6 / service_us
+        shutil.rmtree(out, ignore_errors=True)
+        command = [DIECAST, "run", f"{folder}/futures.yaml", *factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s", "--out", out]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
+        if done.returncode not in (0, 4):
+            raise RuntimeError(f"futures ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
+        found = {m["name"]: m["data"]["scalar"]["value"] for m in json.load(open(f"{out}/run.json"))["metrics"]}
+        return found["throughput"], found["median"] / 1e6
+
+    one, dilated = ["--mode", "baseline"], ["--tdf", str(tdf)]
+    (most, _), (ours, _) = (served(OVERLOAD, 1, factors) for factors in (one, dilated))
+    yield f"most requests at speed {SPEED}: TDF 1 {most:.0f}/s, TDF {tdf} {ours:.0f}/s", ours / most - 1, 0.03
+    (_, natural), (_, median) = (served(LOAD, 1, factors) for factors in (one, dilated))
+    yield f"median at load {LOAD}: TDF 1 {natural:.3f} ms, TDF {tdf} {median:.3f} ms", median / natural - 1, 0.05
+    for times in (2, 0.5):
+        rate, _ = served(OVERLOAD, times, dilated)
+        yield f"most requests with --speed {times}: {rate:.0f}/s, without {ours:.0f}/s", rate / ours / times - 1, 0.03
+
+
 def conservation(small, folder):
     seconds = 0.3 if small else 4.0
     open(f"{folder}/conservation.yaml", "w").write(CATALOG.format(measure=round(1000 * seconds), seconds=seconds + 0.5))
-    open(f"{folder}/send.py", "w").write(SEND)
+    for name, text in (("send", SEND), ("sendfile", SENDFILE), ("drain", DRAIN)):
+        open(f"{folder}/{name}.py", "w").write(text)
     shutil.copy(SPIN, folder)
     out = f"{folder}/conservation"
     shutil.rmtree(out, ignore_errors=True)
@@ -155,7 +245,7 @@ def conservation(small, folder):
 
 
 def main():
-    parts = {"share": share, "mutex": mutex, "independent": independent,
+    parts = {"share": share, "mutex": mutex, "independent": independent, "futures": lambda small: futures(small, o.out),
              "conservation": lambda small: conservation(small, o.out)}
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="seconds, to see that it works; its figures mean little")

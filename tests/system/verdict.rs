@@ -83,3 +83,25 @@ fn a_host_without_meters_is_no_silent_fallback() {
         assert!(table.contains(&format!("node {node}: no thread has a meter")), "{table}");
     }
 }
+
+/// Where the kernel refuses BPF, hits come from events of each thread and packets don't tell what their senders owe.
+#[test]
+fn a_host_without_bpf_gives_what_it_can_and_says_so() {
+    let Some(b) = bench("bpfless") else { return };
+    let mut command = Command::new(diecast());
+    command.args(["run", "small.yaml", "--mode", "baseline", "--out", "out"]).current_dir(&b.folder);
+    refuse(&mut command, libc::SYS_bpf, libc::EPERM);
+    let o = command.output().unwrap();
+    let table = text(&o.stdout);
+    assert!(matches!(o.status.code(), Some(0 | 4)), "{table}{}", text(&o.stderr));
+    for less in [
+        "hits come from an event of each thread",
+        "the initial RTO is not dilated",
+        "latencies below the grain are not emulated",
+        "without causes: one sum from schedstat",
+    ] {
+        assert!(table.contains(less), "{less}: {table}");
+    }
+    // The meter works all the same.
+    assert!(table.contains("latency     p50") && !table.contains("no thread has a meter"), "{table}");
+}

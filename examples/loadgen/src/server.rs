@@ -1,16 +1,25 @@
-//! A server whose service is CPU time: each request costs a given amount, in order of arrival, on one thread.
+//! A server whose service is work of a processor: each request costs a given amount, in order of arrival, on one thread.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::work::CpuBurner;
+use crate::work::{CpuBurner, spin};
 
 const LISTENER: u64 = u64::MAX;
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 3\r\n\r\nok\n";
 /// A client that sends more than this without the end of a request is cut off.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// What a request costs.
+#[derive(Clone, Copy, Debug)]
+pub enum Service {
+    /// So much CPU time by the server's own clock, ns: less work on a slower machine.
+    CpuTime(u64),
+    /// So many turns of a loop: more CPU time on a slower machine.
+    Turns(u64),
+}
 
 struct Client {
     stream: TcpStream,
@@ -18,9 +27,13 @@ struct Client {
 }
 
 /// Serves forever; GET requests without a body, any path.
-pub fn serve(listener: &TcpListener, service_ns: u64) -> io::Result<()> {
+pub fn serve(listener: &TcpListener, service: Service) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let burner = CpuBurner::calibrate();
+    let work = || match service {
+        Service::CpuTime(ns) => _ = burner.burn(ns),
+        Service::Turns(turns) => _ = spin(turns),
+    };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
     let mut clients: Vec<Option<Client>> = Vec::new();
@@ -36,7 +49,7 @@ pub fn serve(listener: &TcpListener, service_ns: u64) -> io::Result<()> {
             if data == LISTENER {
                 accept(listener, &epoll, &mut clients)?;
             } else if let Some(client) = &mut clients[data as usize]
-                && answer(client, &burner, service_ns).is_err()
+                && answer(client, work).is_err()
             {
                 clients[data as usize] = None;
             }
@@ -71,8 +84,8 @@ fn accept(listener: &TcpListener, epoll: &impl std::os::fd::AsFd, clients: &mut 
     Ok(())
 }
 
-/// Reads once, then burns and answers for every request that is complete. An error means that the client is gone.
-fn answer(client: &mut Client, burner: &CpuBurner, service_ns: u64) -> io::Result<()> {
+/// Reads once, then works and answers for every request that is complete. An error means that the client is gone.
+fn answer(client: &mut Client, work: impl Fn()) -> io::Result<()> {
     let mut received = [0; 4096];
     match client.stream.read(&mut received) {
         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -82,7 +95,7 @@ fn answer(client: &mut Client, burner: &CpuBurner, service_ns: u64) -> io::Resul
     }
     while let Some(end) = client.held.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
         client.held.drain(..end + 4);
-        burner.burn(service_ns);
+        work();
         // A full send buffer means that the client does not read its answers; it is cut off.
         client.stream.write_all(ANSWER)?;
     }

@@ -116,6 +116,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
     let mut doubts = Vec::new();
     let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(o.grain_ns))).transpose()?;
+    let meters = meters.map(|(meters, _)| meters);
     let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {
         doubts.push(

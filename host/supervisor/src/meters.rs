@@ -76,14 +76,17 @@ pub enum Meters {
 }
 
 impl Meters {
-    /// Finds out, and starts the clocks. An error only where clocks were asked for and can't be.
-    pub fn start(from: HitsFrom, cadence: Cadence) -> Result<Meters, TickError> {
-        let clocks = || CoreTicks::start(&time::online_cpus(), cadence).map(|ticks| Meters::Cores(Arc::new(ticks)));
-        match from {
-            HitsFrom::Threads => Ok(Meters::of_threads()),
-            // A program may have itself run where this process does not.
-            HitsFrom::Auto => Ok(clocks().unwrap_or_else(|_| Meters::of_threads())),
-            HitsFrom::Cores => clocks(),
+    /// Finds out, and starts the clocks; with why there are none where events of threads had to do. An error only where
+    /// clocks were asked for and can't be.
+    pub fn start(from: HitsFrom, cadence: Cadence) -> Result<(Meters, Option<TickError>), TickError> {
+        if from == HitsFrom::Threads {
+            return Ok((Meters::of_threads(), None));
+        }
+        // A program may have itself run where this process does not.
+        match CoreTicks::start(&time::online_cpus(), cadence) {
+            Ok(ticks) => Ok((Meters::Cores(Arc::new(ticks)), None)),
+            Err(why) if from == HitsFrom::Auto => Ok((Meters::of_threads(), Some(why))),
+            Err(why) => Err(why),
         }
     }
 

@@ -35,10 +35,8 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
 
 /// What hits can come from, and why not from clocks of cores.
 pub(super) fn meters() -> (Meters, Option<TickError>) {
-    match Meters::start(HitsFrom::Cores, Cadence::of_grain(GRAIN_NS)) {
-        Ok(meters) => (meters, None),
-        Err(e) => (Meters::of_threads(), Some(e)),
-    }
+    let started = Meters::start(HitsFrom::Auto, Cadence::of_grain(GRAIN_NS));
+    started.unwrap_or_else(|why| (Meters::of_threads(), Some(why)))
 }
 
 pub(super) fn all() -> Vec<Check> {
