@@ -1,7 +1,9 @@
 //! Calls: results, durations, signals.
 
 use diecast_core_syscalls::ROWS;
-use diecast_tests::{FRAMES, World, beside, c, conforms, judge, real_ahead_ns, run, run_with, same_lines, value};
+use diecast_tests::{
+    FRAMES, World, alone, beside, c, conforms, diecast, judge, real_ahead_ns, run, run_with, same_lines, value,
+};
 
 const STATIC: [World; 1] = [World::Frame("10")];
 
@@ -193,6 +195,45 @@ fn a_frame_has_the_cores_that_it_was_given() {
         assert_eq!(value(&r.lines(), "last"), count - 1, "the last core can be pinned to, and getcpu says so");
         assert_eq!(value(&r.lines(), "beyond"), -22, "the one after it can't");
         assert_eq!(value(&r.lines(), "outside"), 0, "no getcpu names a core that is not there");
+    }
+}
+
+/// Nice values, SCHED_IDLE and bursts of a heavier thread: a busy thread has the part of the core that it has natively.
+/// SCHED_FIFO, which would keep others from a core of this host, is held against what the kernel leaves them, a twentieth.
+#[test]
+fn busy_threads_have_parts_of_a_core_by_weight() {
+    let clocks =
+        std::process::Command::new(diecast()).args(["frame", "--hits", "cores", "--tdf", "1", "--", "true"]).status();
+    if !clocks.expect("diecast").success() {
+        diecast_quiet::skipped("events of threads don't tell weights, and this host has no clocks of cores");
+        return;
+    }
+    diecast_quiet::look(parts);
+}
+
+fn parts() {
+    let _turn = alone();
+    let guest = c("weights", false);
+    let parts = |world, options: &[&str], before: &[&str], of: &[&str]| {
+        let r = run_with(world, options, &[before, &[guest.as_str()], of].concat(), b"", &[]);
+        let lines = r.lines();
+        (0..of.len()).map(|n| value(&lines, &format!("part{n}")) as f64 / 1e3).collect::<Vec<_>>()
+    };
+    let framed = |tdf, of: &[&str]| parts(World::Frame(tdf), &["--hits", "cores", "--cores", "1"], &[], of);
+    for of in [&["0", "0"][..], &["0", "10"], &["0", "5", "5"], &["0", "i"], &["0%", "19"]] {
+        let native = parts(World::Native, &[], &["taskset", "-c", "0"], of);
+        let ours = framed("4", of);
+        println!("{of:?}: {native:.3?} natively, {ours:.3?} at TDF 4");
+        let (all, all_ours) = (native.iter().sum::<f64>(), ours.iter().sum::<f64>());
+        assert!(all_ours > 0.85, "who wants the core has it: {ours:?}");
+        for (native, ours) in native.iter().zip(&ours) {
+            assert!((ours / all_ours - native / all).abs() < 0.06, "{of:?}: {ours} at TDF 4, {native} natively");
+        }
+    }
+    for (of, expected) in [(&["0", "f"][..], &[0.05, 0.95][..]), (&["f", "f", "0"], &[0.475, 0.475, 0.05])] {
+        let ours = framed("4", of);
+        println!("{of:?}: {ours:.3?}");
+        assert!(ours.iter().zip(expected).all(|(ours, expected)| (ours - expected).abs() < 0.08), "{of:?}: {ours:?}");
     }
 }
 

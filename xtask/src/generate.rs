@@ -155,8 +155,11 @@ const EDGES: &str = "
 - The stack that a trapped call and a hit need (\"Signals\") is missing in threads of 16 KiB that use 6 KiB themselves, and \
 in coroutines on less than 4 KiB, under a meter 7: they end by SIGSEGV. Goroutines, and children of a C library's \
 posix_spawn, have enough.
-- A program's own nice values and weights change nothing between its threads at a TDF above 1: who is always busy gets an equal \
-part of the node's cores. So do those of two programs in one node.
+- A thread that wakes up while a lighter one (a higher nice value, an ordinary one beside SCHED_FIFO) has the core waits for up to \
+a grain, where Linux would let it have the core at once, and the lighter one has up to a quarter less beside a thread that sleeps \
+every few grains. Weights count by clocks of cores only: where hits come from events of \
+threads, all busy threads have equal parts. Of two threads of SCHED_FIFO the priorities mean nothing, nor do weights of control \
+groups that a program makes.
 - A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
 - Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
 system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \

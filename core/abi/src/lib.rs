@@ -11,6 +11,7 @@
 
 mod clock;
 mod own;
+mod rivals;
 mod sched;
 
 use core::mem::{offset_of, size_of};
@@ -23,10 +24,11 @@ pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
 };
+pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 27;
+pub const ABI_VERSION: u32 = 28;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -44,7 +46,8 @@ pub const TRAP_MAGIC: u16 = 0xd1ec;
 /// In the fifth argument, which FUTEX_WAIT_BITSET does not look at, of the meter's own sleeps: BPF tells them from the
 /// program's by it. freestanding/bpf-egress has the same.
 pub const METER_SLEEP: u64 = 0xd1ec_51ee;
-/// `si_perf_data` of the meter's SIGTRAP.
+/// `si_perf_data` of the meter's SIGTRAP; the lower half of `si_value` where it comes from a clock of its core, above
+/// which is how the kernel schedules the thread: see freestanding/bpf-tick.
 pub const METER_MAGIC: u64 = 0xd1ec_ca57;
 /// `si_value` of the SIGTRAP that makes a thread translate its wait anew, after the frame's rate has changed.
 pub const KICK_MAGIC: u64 = 0xd1ec_ca5e_4b1c;
@@ -302,6 +305,10 @@ pub struct NodePage {
     pub counters: Counters,
     pub slots: [ThreadSlot; SLOTS_MAX],
     pub sched: SchedTable,
+    /// 1 once a thread was hit whose weight is not the usual one.
+    pub weighted: AtomicU32,
+    /// Who competes for cores, where that is so.
+    pub rivals: [Rival; RIVALS_MAX],
     /// One for each of `slots`.
     pub shown: [Shown; SLOTS_MAX],
 }

@@ -155,7 +155,7 @@ rows! {
     (135, personality, PERSONALITY, Cores, Trap(Always), "bits 8 to 15 and 28 to 31, which mean nothing to Linux, are the frame's", "cores"),
     (142, sched_setparam, SCHED_SETPARAM, Cores, Trap(Always), "as sched_setscheduler", "cores"),
     (143, sched_getparam, SCHED_GETPARAM, Cores, Trap(Always), "", "cores"),
-    (144, sched_setscheduler, SCHED_SETSCHEDULER, Cores, Trap(Always), "SCHED_FIFO and SCHED_RR are judged, remembered and inherited as by the kernel, and change nothing", "cores"),
+    (144, sched_setscheduler, SCHED_SETSCHEDULER, Cores, Trap(Always), "SCHED_FIFO and SCHED_RR are judged, remembered and inherited as by the kernel, and come first by the ledger, not by the kernel", "cores"),
     (145, sched_getscheduler, SCHED_GETSCHEDULER, Cores, Trap(Always), "", "cores"),
     (148, sched_rr_get_interval, SCHED_RR_GET_INTERVAL, Cores, Trap(Always), "of real-time threads; others see the host's", "cores"),
     (157, prctl, PRCTL, Signal, Trap(Any(&[LowIn { arg: 0, clear: 0, values: &[21, 22, 25, 26, 29, 30, 59] }])), "timer slack is the program's view, one for all of its threads; a filter of its own is noted; PR_SET_TSC with `--tsc trap`; PR_SET_SYSCALL_USER_DISPATCH is refused with EINVAL, as it would take the meter's own calls", "usage"),

@@ -42,6 +42,7 @@ mod sys;
 mod timers;
 mod timespaces;
 mod tsc;
+mod turns;
 mod usage;
 mod user;
 mod vdso;

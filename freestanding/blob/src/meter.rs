@@ -15,7 +15,7 @@ use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
-use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites, sys, usage};
+use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites, sys, turns, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -39,11 +39,11 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
     // From an event of the thread's own, or from a clock of its core.
-    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && i.word1 == METER_MAGIC {
+    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && i.word1 & u64::from(u32::MAX) == METER_MAGIC {
         // SAFETY: as above.
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.
-        hit(regs[reg::RCX] == regs[reg::RIP]);
+        hit(i.word1, regs[reg::RCX] == regs[reg::RIP]);
         // SAFETY: as above.
         let blocked = unsafe { (*uc).mask };
         if process().own.cpu_timers.load(Relaxed) != 0 {
@@ -156,8 +156,9 @@ fn hold(slot: &ThreadSlot) {
     }
 }
 
+/// `told` is what came with it.
 #[inline(never)]
-fn hit(in_kernel: bool) {
+fn hit(told: u64, in_kernel: bool) {
     let n = node();
     let k = &n.counters;
     k.hits.fetch_add(1, Relaxed);
@@ -296,6 +297,10 @@ fn hit(in_kernel: bool) {
         slot.explained_ns.fetch_add(late, Relaxed);
     }
 
+    if let Some(turn) = turns::after(told, slot, c.finish) {
+        woke = wait_for(&turn, slot, woke);
+    }
+
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
@@ -306,6 +311,28 @@ fn hit(in_kernel: bool) {
     let after = thread_cpu();
     slot.last_cpu_ns.store(after, Relaxed);
     add_cost(slot, after.saturating_sub(cpu));
+}
+
+/// Sleeps until a thread's turn comes; the instant it woke. Where others went to sleep meanwhile it could have begun its
+/// next work before, but it looks only now and then: a slice of that counts.
+#[inline(never)]
+fn wait_for(turn: &turns::Turn, slot: &ThreadSlot, mut woke: u64) -> u64 {
+    let n = node();
+    let mut not_before = VirtNs(0);
+    loop {
+        let segment = n.segment();
+        let now = segment.v_of(RealNs(woke));
+        let (due, look) = turn.look(now);
+        let wake = segment.r_of(look).0;
+        if wake <= woke || wake == u64::MAX {
+            slot.finish_v_ns.fetch_max(due.0.max(not_before.0), Relaxed);
+            return woke;
+        }
+        not_before = VirtNs(now.0.max(look.0.saturating_sub(turns::slice_v_ns())));
+        woke = sleep_until(wake, wake).0;
+        slot.explained_ns.fetch_add(woke.saturating_sub(wake), Relaxed);
+        n.busy_r_ns.fetch_max(woke, Relaxed);
+    }
 }
 
 /// How many times this thread's switches cost what the meter adds to one, in parts of `SWITCH_ONCE`.

@@ -3,7 +3,7 @@
 //! The kernel hears of neither: which of the host's cores a node runs on is the plan's affair, and a real-time thread
 //! of a node would keep the emulator from its core. A thread carries the index of its setting (see `core/abi`) in
 //! twelve bits of its personality that Linux has no use for: children and the next image inherit them. Nice values are
-//! the kernel's own; they count within the node's control group.
+//! the kernel's own. What a weight means for a busy thread is in `turns`.
 
 use core::sync::atomic::Ordering::Relaxed;
 
