@@ -197,6 +197,17 @@ def independent(small):
     yield f"a loop at speed 0.5: TDF 1 {one:.1f} ms, TDF 10 {ten:.1f} ms", ten / one - 1, 0.03
 
 
+def lab(folder, name, factors):
+    """The results of one run of this catalog in the folder, with these flags of `diecast run`."""
+    out = f"{folder}/{name}"
+    shutil.rmtree(out, ignore_errors=True)
+    command = [DIECAST, "run", f"{folder}/{name}.yaml", *factors, "--out", out]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
+    if done.returncode not in (0, 4):
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
+    return json.load(open(f"{out}/run.json"))
+
+
 def futures(small, folder):
     measure_ms, tdf, service_us = (400, 2, 500) if small else (4000, 10, 500)
     turns = spin(["--size-for", f"{service_us}us"])
@@ -206,13 +217,9 @@ def futures(small, folder):
 
     def served(load, times, factors):
         """Requests a second and their median in ms, with machines of so many times the speed."""
-        out, rate = f"{folder}/futures", load * times * SPEED * 1e6 / service_us
-        shutil.rmtree(out, ignore_errors=True)
-        command = [DIECAST, "run", f"{folder}/futures.yaml", *factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s", "--out", out]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
-        if done.returncode not in (0, 4):
-            raise RuntimeError(f"futures ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
-        found = {m["name"]: m["data"]["scalar"]["value"] for m in json.load(open(f"{out}/run.json"))["metrics"]}
+        rate = load * times * SPEED * 1e6 / service_us
+        run = lab(folder, "futures", [*factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s"])
+        found = {m["name"]: m["data"]["scalar"]["value"] for m in run["metrics"]}
         return found["throughput"], found["median"] / 1e6
 
     one, dilated = ["--mode", "baseline"], ["--tdf", str(tdf)]
@@ -231,13 +238,7 @@ def conservation(small, folder):
     for name, text in (("send", SEND), ("sendfile", SENDFILE), ("drain", DRAIN)):
         open(f"{folder}/{name}.py", "w").write(text)
     shutil.copy(SPIN, folder)
-    out = f"{folder}/conservation"
-    shutil.rmtree(out, ignore_errors=True)
-    command = [DIECAST, "run", f"{folder}/conservation.yaml", "--tdf", "4", "--out", out]
-    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300)
-    if done.returncode not in (0, 4):
-        raise RuntimeError(f"conservation ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
-    for c in json.load(open(f"{out}/run.json"))["fidelity"]["conservation"]:
+    for c in lab(folder, "conservation", ["--tdf", "4"])["fidelity"]["conservation"]:
         if c["node"] != "sink":
             due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"] - c["slow_ns"]
             what = f"{c['node']}: {c['used_ns'] / 1e6:.0f} ms used, worst window {100 * max(c['errors'], default=0):.2f} %"

@@ -13,7 +13,7 @@ static long used[THREADS_MAX];
 static const char *specs[THREADS_MAX];
 
 static void *work(void *number) {
-    long n = (long)number, from, least, bursts = 0;
+    long n = (long)number, from, had, bursts = 0;
     const char *spec = specs[n];
     struct sched_param fifo = {.sched_priority = 1}, idle = {0};
     int failed = *spec == 'f'   ? sched_setscheduler(0, SCHED_FIFO, &fifo)
@@ -28,10 +28,10 @@ static void *work(void *number) {
     from = now(CLOCK_THREAD_CPUTIME_ID);
     while (!over) {
         for (volatile int i = 0; i < 2000; i++);
-        least = now(CLOCK_THREAD_CPUTIME_ID) - from;
+        had = now(CLOCK_THREAD_CPUTIME_ID) - from;
         // A millisecond of work, then two of sleep.
-        if (strchr(spec, '%') && least > (bursts + 1) * MS) {
-            bursts = least / MS;
+        if (strchr(spec, '%') && had > (bursts + 1) * MS) {
+            bursts = had / MS;
             usleep(2000);
         }
     }

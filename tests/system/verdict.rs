@@ -7,7 +7,7 @@ use diecast_host_sys::Tid;
 use diecast_host_sys::ptrace::{self, Wait, Why};
 use diecast_tests::{diecast, refuse};
 
-use crate::bench::{Ended, LabRun, bench, text};
+use crate::bench::{Bench, Ended, LabRun, bench, text};
 
 const OUTSIDE: &str = "processes outside the frame";
 const UNMETERED: &str = "threads without a meter";
@@ -68,16 +68,22 @@ fn a_thread_without_a_meter_is_named() {
     assert!(ended.reason(UNMETERED).unwrap().starts_with("node server: thread "), "{ended:?}");
 }
 
+/// Status and table of a run on a kernel that refuses a call. What goes to stderr is shown where the test fails.
+fn run_without(b: &Bench, call: libc::c_long, errno: i32) -> (Option<i32>, String) {
+    let mut command = Command::new(diecast());
+    command.args(["run", "small.yaml", "--mode", "baseline", "--out", "out"]).current_dir(&b.folder);
+    refuse(&mut command, call, errno);
+    let o = command.output().unwrap();
+    println!("{}", text(&o.stderr));
+    (o.status.code(), text(&o.stdout))
+}
+
 /// Where the kernel refuses meters, no thread of any node has one.
 #[test]
 fn a_host_without_meters_is_no_silent_fallback() {
     let Some(b) = bench("meterless") else { return };
-    let mut command = Command::new(diecast());
-    command.args(["run", "small.yaml", "--mode", "baseline", "--out", "out"]).current_dir(&b.folder);
-    refuse(&mut command, libc::SYS_perf_event_open, libc::EACCES);
-    let o = command.output().unwrap();
-    let table = text(&o.stdout);
-    assert_eq!(o.status.code(), Some(4), "{table}{}", text(&o.stderr));
+    let (status, table) = run_without(&b, libc::SYS_perf_event_open, libc::EACCES);
+    assert_eq!(status, Some(4), "{table}");
     assert!(table.starts_with("NOT TRUSTWORTHY") && table.contains(UNMETERED), "{table}");
     for node in ["client", "server"] {
         assert!(table.contains(&format!("node {node}: no thread has a meter")), "{table}");
@@ -88,12 +94,8 @@ fn a_host_without_meters_is_no_silent_fallback() {
 #[test]
 fn a_host_without_bpf_gives_what_it_can_and_says_so() {
     let Some(b) = bench("bpfless") else { return };
-    let mut command = Command::new(diecast());
-    command.args(["run", "small.yaml", "--mode", "baseline", "--out", "out"]).current_dir(&b.folder);
-    refuse(&mut command, libc::SYS_bpf, libc::EPERM);
-    let o = command.output().unwrap();
-    let table = text(&o.stdout);
-    assert!(matches!(o.status.code(), Some(0 | 4)), "{table}{}", text(&o.stderr));
+    let (status, table) = run_without(&b, libc::SYS_bpf, libc::EPERM);
+    assert!(matches!(status, Some(0 | 4)), "{table}");
     for less in [
         "hits come from an event of each thread",
         "the initial RTO is not dilated",

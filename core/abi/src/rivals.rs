@@ -45,7 +45,7 @@ pub fn compete(rivals: &[Rival], tid: u32, weight: u32, now_v_ns: u64, until_v_n
         own.who.store(who, Relaxed);
         return Some((own, true));
     }
-    for r in rivals.iter().filter(|r| r.at(now_v_ns).is_none()) {
+    for r in rivals {
         let old = r.who.load(Relaxed);
         if r.at(now_v_ns).is_none() && r.who.compare_exchange(old, who, Relaxed, Relaxed).is_ok() {
             r.until_v_ns.store(until_v_ns, Relaxed);

@@ -297,7 +297,7 @@ fn hit(told: u64, in_kernel: bool) {
         slot.explained_ns.fetch_add(late, Relaxed);
     }
 
-    if let Some(turn) = turns::after(told, slot, c.finish) {
+    if let Some(turn) = turns::after(told, slot, RealNs(woke), c.finish) {
         woke = wait_for(&turn, slot, woke);
     }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{Rival, ThreadSlot, compete};
 use diecast_core_cpu::{self as ledger, IDLE_WEIGHT, REAL_TIME, USUAL_WEIGHT};
-use diecast_core_vtime::VirtNs;
+use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::node;
 
@@ -42,18 +42,17 @@ pub struct Turn {
     work_v_ns: u64,
 }
 
-/// After a charge that ends at `finish`.
-pub fn after(told: u64, slot: &ThreadSlot, finish: VirtNs) -> Option<Turn> {
+/// At `now`, after a charge that ends at `finish`.
+pub fn after(told: u64, slot: &ThreadSlot, now: RealNs, finish: VirtNs) -> Option<Turn> {
     let n = node();
     let tid = slot.tid.load(Relaxed);
     let weight = weight_of(told, tid);
-    if weight != USUAL_WEIGHT && n.weighted.load(Relaxed) == 0 {
+    if weight != USUAL_WEIGHT {
         n.weighted.store(1, Relaxed);
-    }
-    if n.weighted.load(Relaxed) == 0 {
+    } else if n.weighted.load(Relaxed) == 0 {
         return None;
     }
-    let now = n.segment().v_of(crate::clock::now_real());
+    let now = n.segment().v_of(now);
     let until = now.0.max(finish.0).saturating_add(WANTS_SLICES * slice_v_ns());
     let (row, known) = compete(&n.rivals, tid, weight, now.0, until)?;
     let charged = slot.charged_ns.load(Relaxed);

@@ -397,11 +397,11 @@ fn set_up(
     let cadence = if let Some(Ok(_)) = egress { Cadence::told_by_packets } else { Cadence::of_grain };
     let meters = any_metered.then(|| Meters::start(o.hits_from, cadence(plan.grain_ns))).transpose();
     let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
-    let (meters, no_clocks) = meters.map_or((None, None), |(meters, no_clocks)| (Some(meters), no_clocks));
+    let (meters, no_clocks) = meters.unzip();
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
     journal.write(Record::Header(header(plan, o, dir, &frame, meters.as_ref())));
     journal.phase(Phase::SetUp);
-    if let Some(why) = no_clocks.filter(|_| meters.as_ref().is_some_and(Meters::any)) {
+    if let Some(why) = no_clocks.flatten().filter(|_| meters.as_ref().is_some_and(Meters::any)) {
         let text = format!("hits come from an event of each thread, which makes switches dearer: {why}");
         journal.finding(FindingKind::MissingFeature, None, 1, text);
     }

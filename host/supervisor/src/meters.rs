@@ -76,18 +76,27 @@ pub enum Meters {
 }
 
 impl Meters {
-    /// Finds out, and starts the clocks; with why there are none where events of threads had to do. An error only where
-    /// clocks were asked for and can't be.
+    /// Starts the clocks where that is asked for; with why there are none where events of threads had to do. An error only
+    /// where clocks were asked for and can't be.
     pub fn start(from: HitsFrom, cadence: Cadence) -> Result<(Meters, Option<TickError>), TickError> {
-        if from == HitsFrom::Threads {
-            return Ok((Meters::of_threads(), None));
+        match from {
+            HitsFrom::Threads => Ok((Meters::of_threads(), None)),
+            HitsFrom::Auto => Ok(Meters::best(cadence)),
+            HitsFrom::Cores => Ok((Meters::of_cores(cadence)?, None)),
         }
+    }
+
+    /// The first of the two that works here, and why it is the second.
+    pub fn best(cadence: Cadence) -> (Meters, Option<TickError>) {
+        match Meters::of_cores(cadence) {
+            Ok(meters) => (meters, None),
+            Err(why) => (Meters::of_threads(), Some(why)),
+        }
+    }
+
+    fn of_cores(cadence: Cadence) -> Result<Meters, TickError> {
         // A program may have itself run where this process does not.
-        match CoreTicks::start(&time::online_cpus(), cadence) {
-            Ok(ticks) => Ok((Meters::Cores(Arc::new(ticks)), None)),
-            Err(why) if from == HitsFrom::Auto => Ok((Meters::of_threads(), Some(why))),
-            Err(why) => Err(why),
-        }
+        CoreTicks::start(&time::online_cpus(), cadence).map(|ticks| Meters::Cores(Arc::new(ticks)))
     }
 
     /// Without clocks of cores.

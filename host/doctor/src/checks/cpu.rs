@@ -4,7 +4,7 @@ use std::io;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
-use diecast_host_supervisor::{HitsFrom, Meters, PerfEvents};
+use diecast_host_supervisor::{Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
 use diecast_host_tick::{Cadence, TickError};
@@ -35,8 +35,7 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
 
 /// What hits can come from, and why not from clocks of cores.
 pub(super) fn meters() -> (Meters, Option<TickError>) {
-    let started = Meters::start(HitsFrom::Auto, Cadence::of_grain(GRAIN_NS));
-    started.unwrap_or_else(|why| (Meters::of_threads(), Some(why)))
+    Meters::best(Cadence::of_grain(GRAIN_NS))
 }
 
 pub(super) fn all() -> Vec<Check> {
