@@ -109,7 +109,7 @@ def etcd(text):
     return *found, bad or ("" if elected == "0" else f"{elected} elections while under load")
 
 
-# Three nodes, ended together: each would complain of the others when it stops in good order.
+# Three nodes, ended together: each would complain of the others when it stops in good order, or while it outlives them.
 ETCD = """peers=; for i in 1 2 3; do peers=$peers,m$i=http://127.0.0.1:$((PORT + 10 * i + 1)); done
 for i in 1 2 3; do
   c=http://127.0.0.1:$((PORT + 10 * i)) p=http://127.0.0.1:$((PORT + 10 * i + 1))
@@ -122,7 +122,7 @@ elected() { cat $D/log/m?.log | grep -cE 'became (leader|candidate)|elected lead
 before=$(elected)
 %s etcd $((PORT + 10)) $S > $D/answer; rc=$?
 echo elections after start: $(($(elected) - before)); cat $D/answer
-kill -KILL $pids; exit $rc""" % LOAD
+kill -STOP $pids; kill -KILL $pids; exit $rc""" % LOAD
 
 # Name, packages, programs, TDF, script, how its output is read. $D is a folder with log/ in it, $PORT a free port, $S
 # how long the load lasts; standard output is the load's.
@@ -156,7 +156,9 @@ SERVERS = [
      "nginx -c $D/nginx-php.conf -p $D & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/x.php; finish $pid $fpm" % WRK, wrk),
     ("jvm", "default-jdk-headless wrk", "java wrk", 10,
      # Without it an answer of two writes waits for the client's delayed acknowledgement, 40 ms of the host's in any frame.
-     "java -Dsun.net.httpserver.nodelay=true $D/Main.java $PORT > $D/log/out 2>&1 & pid=$!; ready tcp $PORT; %s http://127.0.0.1:$PORT/; kill -TERM $pid; wait $pid; exit 0" % WRK, wrk),
+     "java -Dsun.net.httpserver.nodelay=true $D/Main.java $PORT > $D/log/out 2>&1 & pid=$!; ready tcp $PORT\n"
+     # Compiled first: for its first seconds the rate is one of how much the compilers have got done, natively too.
+     "%s http://127.0.0.1:$PORT/ > $D/first; %s http://127.0.0.1:$PORT/; kill -TERM $pid; wait $pid; exit 0" % (WRK, WRK), wrk),
     ("etcd", "etcd-server", "etcd", 20, ETCD, etcd),
     ("rabbitmq", "rabbitmq-server", "rabbitmq-server", 10,
      "export HOME=$D RABBITMQ_NODENAME=load@localhost RABBITMQ_NODE_PORT=$((PORT + 1)) RABBITMQ_DIST_PORT=$((PORT + 2)) \\\n"

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Labs for hours: servers under load (Redis and two of our own; nginx, memcached and PostgreSQL where they are installed)
-while the world is paused and re-timed at random, servers are killed and come back, and every eighth lab is killed itself. No hang, no deadline early, no wrong answer, nothing that grows or stays.
+while the world is paused and re-timed at random, servers are killed and come back, and every eighth lab is killed itself.
+No hang, no deadline early, no wrong answer, nothing that grows or stays.
 Prints a line for each lab and percentiles of lateness, writes JSON; exit 1 when something of this is not so, 3 when
 nothing could run.
 
-Usage: benches/soak.py [--minutes M] [--seed N] [--out DIR]     (make soak; 2 hours)
+Usage: benches/soak.py [--minutes M] [--measure S] [--seed N] [--out DIR]     (make soak; 2 hours)
 """
 import argparse, collections, glob, http.client, json, os, random, shutil, signal, socket, subprocess, sys, tempfile, threading, time
 
@@ -17,8 +18,10 @@ SERVERS = ["redis-server", "cpuserver", "tcp.py", "nginx", "memcached", "postgre
 RATES = ["1", "3/2", "2", "3", "4", "6"]
 # A lab can be paused and re-timed 31 times.
 CHANGES_MAX = 28
-# Virtual seconds of load in a lab, and how long it may take at all, real.
-MEASURE_S, LAB_LIMIT_S = 20, 400
+# How long a lab may take at all, real.
+LAB_LIMIT_S = 400
+# Waits that a lab has at least for each virtual second of load.
+WAITS_MIN = 2.5
 # What may differ between two looks at a lab that does the same all the while.
 GROWTH_MAX = {"descriptors": 16, "perf events": 8, "memory, MiB": 16}
 # Virtual ms by which a wait may be late: an interval timer that does not go on is later.
@@ -83,11 +86,11 @@ def more():
     return {os.path.basename(name): what for name, what in MORE.items() if shutil.which(name)}
 
 
-def catalog():
+def catalog(measure_s):
     lines = ['  - {on: %s, run: [sh, -c, "%s"], %sready: {tcp: %d, within: 60s}}\n' % (on, AGAIN % run, files, port)
              for on, run, port, files in more().values()]
     text = CATALOG % (AGAIN % "redis-server --save '' --bind 0.0.0.0 --protected-mode no",
-                      AGAIN % "cpuserver --listen 0.0.0.0:80 --service 500us", AGAIN % "/tcp.py", "".join(lines), MEASURE_S + 1, MEASURE_S)
+                      AGAIN % "cpuserver --listen 0.0.0.0:80 --service 500us", AGAIN % "/tcp.py", "".join(lines), measure_s + 1, measure_s)
     if "postgres" in more():
         text = text.replace("  kv: {type: node}\n", "  kv: {type: node}\n  db: {type: node}\n").replace("web, kv]", "web, kv, db]")
     return text
@@ -325,6 +328,7 @@ class Lab:
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--minutes", type=float, default=120)
+    a.add_argument("--measure", type=int, default=20, help="virtual seconds of load in a lab")
     a.add_argument("--seed", type=int, default=int(time.time()))
     a.add_argument("--out", default=f"out/soak-{int(time.time())}")
     a.add_argument("--load", type=float, help=argparse.SUPPRESS)
@@ -348,7 +352,7 @@ def main():
         for name, text in FILES.items():
             open(f"{folder}/{name}", "w").write(text)
             os.chmod(f"{folder}/{name}", 0o755)
-        open(f"{folder}/soak.yaml", "w").write(catalog())
+        open(f"{folder}/soak.yaml", "w").write(catalog(o.measure))
         while time.monotonic() < began + o.minutes * 60:
             lab = Lab(folder, os.path.abspath(f"{o.out}/lab-{len(labs)}"), dice)
             dies = len(labs) % 8 == 2
@@ -365,7 +369,7 @@ def main():
             lab.faults += [f"none of its {kind} was seen while it ran" for kind in ("cgroups", "namespaces") if not lab.seen[kind]]
             if answers and answers["wrong"]:
                 lab.faults.append(f"{answers['wrong']} wrong answers")
-            if not dies and not (answers and len(waits) > 50):
+            if not dies and not (answers and len(waits) > WAITS_MIN * o.measure):
                 lab.faults.append(f"{len(waits)} waits, answers {answers}")
             late += waits
             labs.append({"done": lab.done, "killed": dies, "held": held, "seen": lab.seen, "left": left, "waits": len(waits), "answers": answers, "faults": lab.faults})

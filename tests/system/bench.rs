@@ -92,15 +92,19 @@ pub fn labs_of(bench: &Bench) -> Vec<serde_json::Value> {
     all.into_iter().filter(started_here).collect()
 }
 
-/// Runs a benchmark of `benches/` in its small form, with more arguments; its figures.
-pub fn small_bench(bench: &Bench, name: &str, arguments: &[&str]) -> Vec<serde_json::Value> {
+/// A benchmark of `benches/` whose results go to a folder of its name; none are left of the look before.
+pub fn benchmark(bench: &Bench, name: &str) -> Command {
     let script = format!("{}/../benches/{name}.py", env!("CARGO_MANIFEST_DIR"));
-    // Of the look before.
     let _ = std::fs::remove_dir_all(bench.folder.join(name));
     let mut command = Command::new("python3");
-    command.arg(script).args(["--small", "--out", name]).args(arguments);
-    command.env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
-    let o = command.current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap();
+    command.arg(script).args(["--out", name]).env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
+    command.current_dir(&bench.folder).stdin(Stdio::null());
+    command
+}
+
+/// Runs a benchmark of `benches/` in its small form, with more arguments; its figures.
+pub fn small_bench(bench: &Bench, name: &str, arguments: &[&str]) -> Vec<serde_json::Value> {
+    let o = benchmark(bench, name).arg("--small").args(arguments).output().unwrap();
     println!("{}", text(&o.stdout));
     // 1: a bar of the benchmark was missed, which this machine may be too busy to meet.
     assert!(matches!(o.status.code(), Some(0 | 1)), "{}\n{}", text(&o.stdout), text(&o.stderr));

@@ -18,7 +18,9 @@ mod nics;
 mod pace;
 mod ready;
 mod receive;
+mod servers;
 mod shares;
+mod soak;
 mod validate;
 mod verdict;
 

@@ -130,11 +130,10 @@ const SINGLE: &str = "
 the host's speed nor how late the command was is told, and there is no verdict; `--stats` prints what the envelope and the \
 meter counted. What a run with a verdict needs is a lab, of one node if need be (examples/one-server.yaml). Sleeps that make \
 it cold are charged as they are: what a lab learns of it from its packets' senders is not known. Large programs that are \
-still warming up show it most: a JVM server at TDF 10 answered 0.43 to 0.93 of its native rate with the grain of 100 us. What a \
-program's own clock says within a slice is right to two grains only. Three etcd on one core at TDF 20 had 0.39 to 0.59: a \
-thread pays for a grain at once, often on its way out of a system call, where Go's monitor, as it seems, takes it for \
-one that waits and gives its processor to another thread (61 switches a request of the leader, natively 24; 22 and a rate of \
-0.65 to 0.72 with --grain 2ms, which makes p99 longer; 0.98 with 10ms).
+still warming up show it most: a JVM server at TDF 10 answered 0.43 to 0.78 of its native rate in its first five seconds with \
+the grain of 100 us, 0.81 to 0.91 once it was compiled. What a program's own clock says within a slice is right to two grains \
+only. Three etcd on one core had 0.9 of their native rate at TDF 10, where a request is charged 1.4 ms of CPU time (natively \
+1.3), and 0.39 to 0.83 at TDF 20, where it is charged up to 2.2 (0.9 to 1.0 with --grain 500us, one run).
 
 Where each thread has an event (`--hits threads`, kernels before 6.18) a parent and a child that it forked, taking turns on one \
 core, are charged far too little: what a switch to a metered thread costs is taken off, and between these it costs nothing.
