@@ -144,7 +144,6 @@ fn a_32_bit_program_is_refused_clearly() {
 
 #[test]
 fn an_unprivileged_user_can_use_frames() {
-    let _turn = beside();
     let program = diecast_tests::diecast().to_string_lossy().into_owned();
     let as_nobody = ["--reuid", "65534", "--regid", "65534", "--clear-groups"];
     let script = "cat /proc/self/status | grep -c '^Uid:.65534'; sleep 0.05; date +%s%N; sleep 0.1; date +%s%N";
@@ -162,7 +161,8 @@ fn an_unprivileged_user_can_use_frames() {
         diecast_quiet::skipped(format_args!("setpriv can't run the program as nobody: {}", probe.stderr));
         return;
     }
-    diecast_quiet::look(|| {
+    look(|| {
+        let _turn = beside();
         let r = run_with(World::Native, &[], &command, b"", &[]);
         assert_eq!(r.status, Some(0), "{}", r.stderr);
         let lines = r.lines();

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use diecast_quiet::Turn;
+
 /// Longest real time of one run. Longer means that something hangs.
 const LIMIT: Duration = Duration::from_secs(90);
 /// Runs at one time: as many as keep a machine of two cores quiet enough.
@@ -71,19 +73,19 @@ fn lock(m: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 /// Waits for a turn beside at most one other run.
-pub fn beside() -> MutexGuard<'static, ()> {
+pub fn beside() -> Turn<MutexGuard<'static, ()>> {
     static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
     for slot in &SLOTS {
         if let Ok(guard) = slot.try_lock() {
-            return guard;
+            return Turn::new(guard);
         }
     }
-    lock(&SLOTS[NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % RUNS_MAX])
+    Turn::new(lock(&SLOTS[NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % RUNS_MAX]))
 }
 
 /// Waits until nothing else runs: for measurements of cost.
-pub fn alone() -> [MutexGuard<'static, ()>; RUNS_MAX] {
-    [lock(&SLOTS[0]), lock(&SLOTS[1])]
+pub fn alone() -> Turn<[MutexGuard<'static, ()>; RUNS_MAX]> {
+    Turn::new([lock(&SLOTS[0]), lock(&SLOTS[1])])
 }
 
 /// The program under test: `DIECAST_BIN`, or built beside this test.

@@ -6,10 +6,11 @@
 //! Where a hypervisor kept a tenth of the cores or more in every look, nothing was measured: the test then says on stderr
 //! that it is NOT JUDGED, and why, and ends. With `DIECAST_JUDGE=always` it fails instead.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::Write;
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -129,14 +130,42 @@ impl Watch {
 /// One measurement of this process at a time: another test's threads would be the disturbance.
 static ALONE: Mutex<()> = Mutex::new(());
 
+thread_local! {
+    /// How many turns this thread has.
+    static TURNS_HELD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A turn of something else that tests have one at a time, for as long as it lives: taken in a look, never around one.
+/// Another look may wait for it, and this thread would wait for that look.
+#[derive(Debug)]
+pub struct Turn<T> {
+    _lock: T,
+    // Counted for this thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+impl<T> Turn<T> {
+    pub fn new(lock: T) -> Turn<T> {
+        TURNS_HELD.set(TURNS_HELD.get() + 1);
+        Turn { _lock: lock, _not_send: PhantomData }
+    }
+}
+
+impl<T> Drop for Turn<T> {
+    fn drop(&mut self) {
+        TURNS_HELD.set(TURNS_HELD.get() - 1);
+    }
+}
+
 /// Runs a test's measurement, once where it holds.
 ///
 /// One that panics is taken again, five times at most in all: until it holds once where the machine was disturbed during
 /// each failure, until two of three hold where it was not.
 ///
 /// # Panics
-/// As the last look did.
+/// As the last look did, and where the caller has a [`Turn`].
 pub fn look(measurement: impl Fn()) {
+    assert_eq!(TURNS_HELD.get(), 0, "a turn is taken in the look, or two tests wait for each other");
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let watched = || {
         let watch = Watch::start();
@@ -282,8 +311,6 @@ fn repeat(
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     const QUIET: Taken =
@@ -293,6 +320,14 @@ mod tests {
     const WAITED: Taken = Taken { longest_wait: Duration::from_millis(30), ..QUIET };
 
     const HALVED: Taken = Taken { stolen: 0.5, ..QUIET };
+
+    #[test]
+    #[should_panic(expected = "a turn is taken in the look")]
+    fn no_look_is_taken_in_a_turn() {
+        drop(Turn::new(()));
+        let _turn = Turn::new(());
+        look(|| ());
+    }
 
     /// Looks taken when those hold that say so, on a machine in these states; whether the test failed. After each failure
     /// on a disturbed machine, but for the last, quiet is waited for.
