@@ -59,9 +59,12 @@ build: setup ## build the release binary
 	cargo build --release --package diecast-loadgen
 
 test: build check freestanding-test ## everything that must hold: set-up, build, checks, tests
-	cargo test --workspace
+	cargo test --workspace --exclude diecast-tests
+	@# More at a time than there are cores: frames at TDF 10 sleep most of the time.
+	cargo test --package diecast-tests --test conformance -- --test-threads=4
+	cargo test --package diecast-tests --lib --bins --test system
 	@# Kernels before 6.18 have an event of each thread instead of a clock of each core.
-	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- $(METERED_TESTS)
+	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- --test-threads=4 $(METERED_TESTS)
 	DIECAST_HITS=threads cargo test --package diecast-tests --test system -- $(METERED_SYSTEM_TESTS)
 
 freestanding-test:
