@@ -2,6 +2,7 @@
 //
 // Covers: open openat openat2 lseek
 #include "guest.h"
+#include <sys/auxv.h>
 #include <sys/resource.h>
 
 #ifndef SYS_openat2
@@ -228,7 +229,20 @@ static void signals(void) {
     waitpid(pid, NULL, 0);
 }
 
+// The kernel's copy of the auxiliary vector is what the program was given: debuggers and profilers find the vDSO by it.
+static void auxiliary(void) {
+    unsigned long *pair = (unsigned long *)text;
+    long len = slurp("/proc/self/auxv");
+    SAME("auxv", len > 0 && len % 16 == 0);
+    for (long i = 0; i < len / 16 && pair[2 * i] != AT_NULL; i++) {
+        char name[32];
+        sprintf(name, "auxv.%lu", pair[2 * i]);
+        SAME(name, pair[2 * i + 1] == getauxval(pair[2 * i]));
+    }
+}
+
 int main(void) {
+    auxiliary();
     clocks();
     cpu();
     descriptors();
