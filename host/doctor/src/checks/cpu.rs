@@ -301,15 +301,17 @@ mod tests {
 
     #[test]
     fn the_delivery_trial_sleeps_and_is_hit() {
-        let of_threads = Meters::of_threads();
-        if !of_threads.count_kernel() {
+        if !Meters::of_threads().count_kernel() {
             diecast_quiet::skipped("no event that counts kernel mode");
             return;
         }
-        let (meters, _) = super::meters();
-        for one in [of_threads, meters] {
-            let (hits, sleeps, interrupted) = on_thread(move || sleep_under_meter(&one)).unwrap();
-            assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
-        }
+        // On a core that is slow there may be nothing but hits for longer than the trial lasts.
+        diecast_quiet::look(|| {
+            let (meters, _) = super::meters();
+            for one in [Meters::of_threads(), meters] {
+                let (hits, sleeps, interrupted) = on_thread(move || sleep_under_meter(&one)).unwrap();
+                assert!(sleeps > 10 && hits > 10 && interrupted <= sleeps, "{hits} {sleeps} {interrupted}");
+            }
+        });
     }
 }
