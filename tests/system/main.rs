@@ -15,6 +15,7 @@ mod live;
 mod marks;
 mod network;
 mod nics;
+mod ntp;
 mod pace;
 mod ready;
 mod receive;
