@@ -93,24 +93,38 @@ pub fn labs_of(bench: &Bench) -> Vec<serde_json::Value> {
 }
 
 /// A benchmark of `benches/` whose results go to a folder of its name; none are left of the look before.
-pub fn benchmark(bench: &Bench, name: &str) -> Command {
+fn benchmark(bench: &Bench, name: &str, arguments: &[&str]) -> Output {
     let script = format!("{}/../benches/{name}.py", env!("CARGO_MANIFEST_DIR"));
     let _ = std::fs::remove_dir_all(bench.folder.join(name));
     let mut command = Command::new("python3");
-    command.arg(script).args(["--out", name]).env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
-    command.current_dir(&bench.folder).stdin(Stdio::null());
-    command
+    command.arg(script).args(["--out", name]).args(arguments);
+    command.env("CARGO_TARGET_DIR", target_dir()).env("DIECAST_BIN", diecast());
+    let o = command.current_dir(&bench.folder).stdin(Stdio::null()).output().unwrap();
+    println!("{}", text(&o.stdout));
+    o
+}
+
+fn results(bench: &Bench, file: &str) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(bench.folder.join(file)).unwrap()).unwrap()
 }
 
 /// Runs a benchmark of `benches/` in its small form, with more arguments; its figures.
 pub fn small_bench(bench: &Bench, name: &str, arguments: &[&str]) -> Vec<serde_json::Value> {
-    let o = benchmark(bench, name).arg("--small").args(arguments).output().unwrap();
-    println!("{}", text(&o.stdout));
+    let o = benchmark(bench, name, &[&["--small"], arguments].concat());
     // 1: a bar of the benchmark was missed, which this machine may be too busy to meet.
     assert!(matches!(o.status.code(), Some(0 | 1)), "{}\n{}", text(&o.stdout), text(&o.stderr));
-    let found = std::fs::read(bench.folder.join(format!("{name}/bench-{name}.json"))).unwrap();
-    let found: serde_json::Value = serde_json::from_slice(&found).unwrap();
-    found["figures"].as_array().unwrap().clone()
+    results(bench, &format!("{name}/bench-{name}.json"))["figures"].as_array().unwrap().clone()
+}
+
+/// Runs a benchmark of `benches/` that must find nothing wrong; what it wrote to this file. None where it could not run.
+pub fn faultless(bench: &Bench, name: &str, arguments: &[&str], file: &str) -> Option<serde_json::Value> {
+    let o = benchmark(bench, name, arguments);
+    if o.status.code() == Some(3) {
+        diecast_quiet::skipped(text(&o.stdout));
+        return None;
+    }
+    assert_eq!(o.status.code(), Some(0), "{}\n{}", text(&o.stdout), text(&o.stderr));
+    Some(results(bench, file))
 }
 
 pub fn text(bytes: &[u8]) -> String {

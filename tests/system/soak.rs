@@ -1,8 +1,6 @@
 //! `benches/soak.py` with one short lab: paused, re-timed, its servers killed, and nothing early, hung, wrong or left.
 
-use serde_json::Value;
-
-use crate::bench::{Bench, bench, benchmark, text};
+use crate::bench::{Bench, bench, faultless};
 
 #[test]
 fn a_lab_that_is_disturbed_at_random_is_right_and_leaves_nothing() {
@@ -11,14 +9,7 @@ fn a_lab_that_is_disturbed_at_random_is_right_and_leaves_nothing() {
 }
 
 fn soaked(b: &Bench) {
-    let o = benchmark(b, "soak").args(["--minutes", "0.01", "--measure", "6"]).output().unwrap();
-    println!("{}", text(&o.stdout));
-    if o.status.code() == Some(3) {
-        diecast_quiet::skipped(text(&o.stdout));
-        return;
-    }
-    assert_eq!(o.status.code(), Some(0), "{}\n{}", text(&o.stdout), text(&o.stderr));
-    let found: Value = serde_json::from_slice(&std::fs::read(b.folder.join("soak/soak.json")).unwrap()).unwrap();
+    let Some(found) = faultless(b, "soak", &["--minutes", "0.01", "--measure", "6"], "soak/soak.json") else { return };
     let labs = found["labs"].as_array().unwrap();
     assert_eq!(labs.len(), 1, "{found}");
     // It did see what it says was not left behind, and something did happen to the lab.
