@@ -279,7 +279,7 @@ SA_RESTART end late, never early, where the TDF fell during that handler.
 const SITES: &str = "
 ## Programs that look at their own code
 
-Where a program makes the same call 64 times (`--call-sites N|never`), the five bytes of the `mov` before its `syscall` \
+Where a program has made a call that carries time once (`--call-sites N|never`: N times, or it stays), the five bytes of the `mov` before its `syscall` \
 become a jump, in the process's own copy of that page: Linux 6.11 or later, private mappings of files only, not in processes \
 that are traced at their exec.
 
