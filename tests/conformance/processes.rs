@@ -55,6 +55,20 @@ fn hard_execs_end_as_natively() {
     conforms(&[&c("hardexecs", true), &tiny()], &[World::Frame("1")]);
 }
 
+/// A command that dies at its exec, where it is traced: its status is its parent's, though the tracer's wait takes it. In
+/// three of four runs `diecast` waited for ever.
+#[test]
+fn a_command_that_dies_at_its_exec_ends_its_frame() {
+    // Less address space than the blob and its pages take.
+    let command = ["prlimit", "--as=1500000", &tiny()];
+    assert_eq!(run(World::Native, &command).status, Some(0));
+    for world in [World::Frame("1"), World::Frame("10")].into_iter().cycle().take(12) {
+        let r = run(world, &command);
+        assert_eq!(r.status, Some(128 + libc::SIGKILL), "{r:?}");
+        assert!(r.stderr.contains("initialising the blob"), "{r:?}");
+    }
+}
+
 /// A full table of descriptors whose limit nobody may raise: as natively, or an errno.
 #[test]
 fn an_exec_with_a_full_table_never_hangs() {

@@ -14,7 +14,7 @@ use diecast_host_supervisor::{
     CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
 };
 
-use diecast_host_sys::{Tid, process, seccomp, socket, time};
+use diecast_host_sys::{Tid, process, ptrace, seccomp, socket, time};
 use diecast_host_tick::{Cadence, TickError};
 
 use crate::host_watch;
@@ -252,14 +252,19 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
 
 /// Waits for the command; meanwhile reaps orphans.
 fn wait_for(pid: i32) -> i32 {
-    let Ok(end) = process::pidfd(Tid(pid)) else { return 1 };
+    let end = process::pidfd(Tid(pid));
     loop {
-        let ended = process::poll(&[end.as_raw_fd()], 1000).is_ok_and(|r| r[0] != 0);
-        if ended && let Some(status) = process::reap(Tid(pid)) {
+        // Without a pidfd it is gone already.
+        let ended = end.as_ref().map_or(true, |e| process::poll(&[e.as_raw_fd()], 1000).is_ok_and(|r| r[0] != 0));
+        if ended && let Some(status) = process::reap(Tid(pid)).or_else(|| ptrace::ended_while_traced(Tid(pid))) {
             let s = std::process::ExitStatus::from_raw(status);
             return s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0));
         }
         reap_zombies(pid);
+        if ended {
+            // Its tracer has taken its status and not yet said so.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
     }
 }
 

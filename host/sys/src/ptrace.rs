@@ -2,7 +2,9 @@
 //!
 //! All functions must be called by the thread that seized the tracee.
 
+use std::collections::VecDeque;
 use std::io;
+use std::sync::{Mutex, PoisonError};
 
 use crate::{GuestPtr, Tid, check};
 
@@ -86,6 +88,9 @@ fn wait_for(which: i32, how: i32) -> io::Result<Option<(Tid, i32)>> {
         // SAFETY: status is a live local. __WNOTHREAD: only children and tracees of this thread.
         let r = unsafe { libc::waitpid(which, &raw mut status, libc::__WALL | libc::__WNOTHREAD | how) };
         if r > 0 {
+            if !libc::WIFSTOPPED(status) {
+                remember((r, status));
+            }
             return Ok(Some((Tid(r), status)));
         }
         if r == 0 {
@@ -98,6 +103,26 @@ fn wait_for(which: i32, how: i32) -> io::Result<Option<(Tid, i32)>> {
             _ => return Err(e),
         }
     }
+}
+
+/// How the latest processes ended whose end a tracer of this process saw, oldest first.
+static ENDED: Mutex<VecDeque<(i32, i32)>> = Mutex::new(VecDeque::new());
+/// Whoever waits for one of them looks within milliseconds.
+const ENDED_MAX: usize = 256;
+
+fn remember(end: (i32, i32)) {
+    let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    if ended.len() == ENDED_MAX {
+        ended.pop_front();
+    }
+    ended.push_back(end);
+}
+
+/// The wait status of a child of this process that ended while one of its threads traced it. That thread's wait takes
+/// the child away for the whole process: a parent that gets ECHILD finds the status here, at once or a moment later.
+pub fn ended_while_traced(pid: Tid) -> Option<i32> {
+    let ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    ended.iter().find(|end| end.0 == pid.0).map(|end| end.1)
 }
 
 fn what_happened(tid: Tid, status: i32) -> Wait {
