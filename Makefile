@@ -6,7 +6,7 @@ SHELL := /bin/sh
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
 # Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
-PACKAGES := git runc tshark curl procps clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc libc6-dev musl-tools \
+PACKAGES := git runc tshark curl procps clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc g++ libc6-dev musl-tools \
 	strace gdb haproxy redis uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
 
 # Tests in which the meter is what matters.

@@ -45,22 +45,19 @@ fn setting_clocks_is_refused_as_natively() {
 /// Only in frames: natively this would set the host's clock, which must not notice.
 #[test]
 fn clocks_can_be_set_stepped_and_steered() {
-    let before = real_ahead_ns();
     for world in [World::Frame("1"), World::Frame("4"), World::Frame("0.5")] {
-        let mut findings = Vec::new();
-        for _ in 0..3 {
+        diecast_quiet::look(|| {
+            let before = real_ahead_ns();
             let ran = run(world, &[&c("settime", false), "set"]);
             assert_eq!(ran.status, Some(0), "{ran:?}");
             let same = same_lines(world, &ran.lines(), |_, _| false);
             assert_eq!(same, SET_CLOCKS, "in {world:?}");
-            findings = judge(world, &ran.lines(), |_, _| false);
-            if findings.is_empty() || findings.iter().any(|f| !f.may_be_noise) {
-                break;
-            }
-        }
-        assert!(findings.is_empty(), "{findings:#?}");
+            let findings = judge(world, &ran.lines(), |_, _| false);
+            assert!(findings.is_empty(), "{findings:#?}");
+            // What sets the host's own (a daemon) does so seldom.
+            assert!((real_ahead_ns() - before).abs() < 50_000_000, "the host's clock moved");
+        });
     }
-    assert!((real_ahead_ns() - before).abs() < 50_000_000, "the host's clock moved");
 }
 
 /// Only in frames, as above. What comes is what clock_settime(2), timer_settime(2) and timerfd_create(2) say.

@@ -65,13 +65,15 @@ public class Guest {
         var pool = Executors.newScheduledThreadPool(2);
         await("schedule", 50, () -> say("= schedule " + pool.schedule(() -> 7, 50, TimeUnit.MILLISECONDS).get()));
         pool.shutdown();
+        // The echo's socket stays open until the other side has run into its timeout.
+        var end = new CountDownLatch(1);
         try (var server = new ServerSocket(0)) {
             var echo = new Thread(() -> {
                 try (Socket s = server.accept()) {
                     int c = s.getInputStream().read();
                     Thread.sleep(40);
                     s.getOutputStream().write(c + 1);
-                    Thread.sleep(200);
+                    end.await();
                 } catch (Exception e) {
                     say("= server " + e);
                 }
@@ -91,6 +93,7 @@ public class Guest {
                     }
                 });
             }
+            end.countDown();
             echo.join();
         }
         say("= child " + new ProcessBuilder("sh", "-c", "sleep 0.02; exit 6").start().waitFor());

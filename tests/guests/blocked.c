@@ -66,7 +66,7 @@ static void interrupted(const char *what, int sig) {
     if (pid == 0) {
         nanosleep(&(ts_t){0, 20 * MS}, NULL);
         kill(getppid(), sig);
-        nanosleep(&(ts_t){0, 20 * MS}, NULL);
+        nanosleep(&(ts_t){0, 150 * MS}, NULL);
         _exit(write(ends[1], "x", 1) != 1);
     }
     char c;
@@ -82,16 +82,16 @@ static void calls_that_wait(void) {
         int sig = SIGS[i];
         struct sigaction a = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
         sigaction(sig, &a, NULL);
-        interrupted("ends", sig);
+        interrupted("ends.signal", sig);
         a.sa_flags |= SA_RESTART;
         sigaction(sig, &a, NULL);
-        interrupted("restarts", sig);
+        interrupted("restarts.signal", sig);
         signal(sig, SIG_IGN);
-        interrupted("ignored", sig);
+        interrupted("ignored.signal", sig);
         sigaction(sig, &a, NULL);
         sigset_t one = of(sig);
         sigprocmask(SIG_BLOCK, &one, NULL);
-        interrupted("held", sig);
+        interrupted("held.signal", sig);
     }
 }
 

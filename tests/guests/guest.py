@@ -47,9 +47,8 @@ try:
     wait("socket", 0.05, lambda: a.recv(1))
 except socket.timeout:
     say("= socket timed out")
-threading.Thread(target=late_echo, args=(b,)).start()
 a.settimeout(5)
-say("= echo", wait("echo", 0.04, lambda: a.recv(1)))
+say("= echo", wait("echo", 0.05, lambda: (threading.Thread(target=late_echo, args=(b,)).start(), a.recv(1))[1]))
 
 
 class Alarm(Exception):

@@ -35,13 +35,15 @@ fn main() {
     });
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
     let echo = std::thread::spawn(move || {
         let mut s = listener.accept().unwrap().0;
         let mut b = [0];
         s.read_exact(&mut b).unwrap();
         std::thread::sleep(MS50);
         s.write_all(&b).unwrap();
-        std::thread::sleep(MS50 * 3);
+        // The other side has to run into its timeout: the socket stays open.
+        ended.recv().unwrap_err();
     });
     let mut s = TcpStream::connect(at).unwrap();
     wait("socket", || {
@@ -52,6 +54,7 @@ fn main() {
     });
     s.set_read_timeout(Some(MS50)).unwrap();
     wait("read_timeout", || println!("= read {:?}", s.read(&mut [0]).unwrap_err().kind()));
+    drop(end);
     echo.join().unwrap();
     let out = std::process::Command::new("sh").args(["-c", "sleep 0.02; exit 4"]).status().unwrap();
     println!("= child {:?}", out.code());

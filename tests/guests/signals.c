@@ -143,8 +143,8 @@ static void alarm_ends_read(void) {
     int p[2], ended = 0;
     char c;
     if (pipe(p)) _exit(90);
-    for (int i = 0; i < 60; i++) {
-        struct itimerval v = {{0, 0}, {0, 1500}};
+    for (int i = 0; i < 20; i++) {
+        struct itimerval v = {{0, 0}, {0, 30000}};
         // If it is lost, a second one comes to the rescue and the count is wrong.
         v.it_interval.tv_usec = 200000;
         hits = 0;

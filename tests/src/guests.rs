@@ -82,10 +82,15 @@ pub fn cxx(name: &str) -> Option<String> {
     })
 }
 
-/// As [`built`], where a compiler that is missing or refuses is no failure.
-fn attempt(name: &str, inputs: &[&str], build: impl FnOnce(&Path, &Path) -> Command) -> Option<String> {
-    let path = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| built(name, inputs, build))).ok()?;
-    Some(path.to_string_lossy().into_owned())
+/// As [`built`], where a compiler that is missing, or can't make the smallest program so, is no failure.
+/// The first of `inputs` is what it is given.
+fn attempt(name: &str, inputs: &[&str], build: impl Fn(&Path, &Path) -> Command) -> Option<String> {
+    let probe = std::env::temp_dir().join(format!("diecast-probe-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&probe).expect("a folder for a probe");
+    std::fs::write(probe.join(inputs[0]), "int main() { return 0; }\n").expect("a probe");
+    let works = build(&probe, &probe.join("out")).output().is_ok_and(|o| o.status.success());
+    std::fs::remove_dir_all(&probe).expect("a folder of ours");
+    works.then(|| built(name, inputs, build).to_string_lossy().into_owned())
 }
 
 /// The smallest program: it ends at once.

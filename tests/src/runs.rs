@@ -21,8 +21,8 @@ pub enum World {
     Frame(&'static str),
     /// The same, where rdtsc is trapped too.
     Trapped(&'static str),
-    /// The same, where places that call the kernel jump to the blob from their second call on.
-    Jumping(&'static str),
+    /// The same, where places that call the kernel are trapped each time and never jump to the blob.
+    Staying(&'static str),
 }
 
 impl World {
@@ -30,7 +30,7 @@ impl World {
     pub fn tdf(self) -> f64 {
         match self {
             World::Native => 1.0,
-            World::Frame(t) | World::Trapped(t) | World::Jumping(t) => t.parse().expect("a decimal TDF"),
+            World::Frame(t) | World::Trapped(t) | World::Staying(t) => t.parse().expect("a decimal TDF"),
         }
     }
 }
@@ -130,9 +130,9 @@ pub fn run_with(world: World, options: &[&str], command: &[&str], stdin: &[u8], 
             c.args(["frame", "--tdf", tdf]).args(options).arg("--").arg(command[0]);
             c
         }
-        World::Jumping(tdf) => {
+        World::Staying(tdf) => {
             let mut c = Command::new(diecast());
-            c.args(["frame", "--tdf", tdf, "--call-sites", "1"]).args(options).arg("--").arg(command[0]);
+            c.args(["frame", "--tdf", tdf, "--call-sites", "never"]).args(options).arg("--").arg(command[0]);
             c
         }
         World::Trapped(tdf) => {

@@ -1,6 +1,7 @@
 //! A run with a process without blob, or a thread without meter, says so. Both are made from outside the lab.
 
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use diecast_host_node::Cgroup;
 use diecast_host_sys::Tid;
@@ -31,9 +32,14 @@ fn a_process_without_the_blob_is_named() {
     lab.until("warm_up");
     let (cgroup, server): (Cgroup, u32) = (lab.cgroup("server"), lab.process("server", "cpuserver"));
     let procs = cgroup.directory("cpu").unwrap().join("cgroup.procs");
-    let enter =
-        format!("echo $$ > {} && exec nsenter --target {server} --mount --net --ipc --uts sleep 100", procs.display());
+    let enter = format!("exec nsenter --target {server} --mount --net --ipc --uts sleep 100");
     let mut stranger = Command::new("sh").args(["-c", &enter]).stdin(Stdio::null()).spawn().unwrap();
+    // Once it is what it will be: the watch takes its name from what it sees first.
+    while std::fs::read_to_string(format!("/proc/{}/comm", stranger.id())).unwrap() != "sleep\n" {
+        assert!(stranger.try_wait().unwrap().is_none(), "nsenter failed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(procs, stranger.id().to_string()).unwrap();
     let ended = lab.end();
     // It was a member: it ends with its node.
     let status = stranger.wait().unwrap();

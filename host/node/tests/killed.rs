@@ -74,6 +74,7 @@ impl Helper {
     /// Kills it and leaves it a zombie, which must count as dead.
     fn kill(&mut self) {
         self.child.kill().unwrap();
+        self.child.wait().unwrap();
     }
 }
 
