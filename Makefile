@@ -7,7 +7,7 @@ SHELL := /bin/sh
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
 # Go, Node.js and a JVM are used by conformance tests where they are installed; those tests say why they skip.
 PACKAGES := git runc tshark curl procps clang llvm libbpf-dev libelf-dev zlib1g-dev pkg-config iproute2 iputils-ping gcc g++ libc6-dev musl-tools \
-	strace gdb haproxy redis uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
+	strace gdb haproxy redis stress-ng uwsgi-core uwsgi-plugin-python3 python3 python3-jinja2 python3-redis
 
 # Tests in which the meter is what matters.
 METERED_TESTS := tracers:: cost::a_ cpu_time_agrees by_cpu_clocks sigtraps_that small_alternate_stacks_under signals_are \
@@ -119,7 +119,7 @@ fuzz: rust ## random frames and damaged graphs, N=200 times as many as in the te
 		--package diecast-core-plan --package diecast-host-net -- --nocapture upsets large_frames_become_right merged_frames_are_those
 	DIECAST_FUZZ=$(or $(N),200) cargo test --release --package diecast-tests --test conformance -- --nocapture random_calls
 
-conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's, Redis's (hours)
+conformance: build ## upstream test suites natively and in frames: CPython's, Go's, libuv's, Redis's, stress-ng (hours)
 	benches/conformance.py --jobs 2
 
 # Every other script of benches/ has a target of its name.

@@ -18,12 +18,12 @@ fn conformance(arguments: &[&str], out: &Path) -> (Option<i32>, String) {
     (done.status.code(), String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr))
 }
 
-/// Fast modules of CPython's and one package of Go's: the same tests pass natively and in frames.
+/// Fast modules of CPython's, one package of Go's, two stressors of stress-ng: the same tests pass natively and in frames.
 #[test]
 fn a_part_of_upstream_suites_passes_as_natively() {
     let _turn = alone();
     let out = target_dir().join("conformance-small.json");
-    for suite in ["python:test_epoll,test_resource", "go:context"] {
+    for (suite, passes) in [("python:test_epoll,test_resource", 5), ("go:context", 5), ("stress:timer,sigtrap", 1)] {
         let (status, text) = conformance(&["--suite", suite], &out);
         if status == Some(3) {
             diecast_quiet::skipped(format_args!("{text}"));
@@ -32,7 +32,7 @@ fn a_part_of_upstream_suites_passes_as_natively() {
         assert_eq!(status, Some(0), "{suite}\n{text}");
         let report: serde_json::Value = serde_json::from_slice(&std::fs::read(&out).expect("a report")).expect("JSON");
         for row in report["rows"].as_array().expect("rows") {
-            assert!(row["passes_natively"].as_u64() > Some(5), "{row}");
+            assert!(row["passes_natively"].as_u64() >= Some(passes), "{row}");
         }
     }
 }

@@ -175,6 +175,20 @@ fn check_sockets(out: &Path) {
     assert!(receives.len() > 6 && least >= 300.0 && most < 1300.0, "{receives:?}");
 }
 
+/// What has no TDF has none to change, whether its nodes have frames or not: a fault of the command.
+#[test]
+fn a_lab_of_another_mode_is_not_retimed() {
+    let Some(b) = bench("retime-mode") else { return };
+    for mode in [&["--mode", "naive", "--scale", "4"][..], &["--mode", "baseline"]] {
+        let lab = LabRun::start(&b, &[&["small.yaml"], mode].concat());
+        lab.until("warm_up");
+        let o = run(&b, &["retime", &lab.lab(), "--tdf", "2"]);
+        assert_eq!(o.status.code(), Some(2), "{mode:?}: {}", text(&o.stderr));
+        assert!(text(&o.stderr).contains("--mode diecast"), "{mode:?}: {}", text(&o.stderr));
+        lab.end();
+    }
+}
+
 #[test]
 fn a_lab_is_retimed() {
     let Some(b) = bench("retime") else { return };

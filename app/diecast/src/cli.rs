@@ -76,7 +76,7 @@ pub struct FrameArgs {
     /// Speed of each virtual core, 1.0 being a core of this host [default: the smaller of 1 and the TDF]
     #[arg(long, value_parser = speed)]
     pub speed: Option<u32>,
-    /// Virtual cores [default: as many as this host has]
+    /// Virtual cores [default: as many as this process may use]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cores: Option<u32>,
     #[command(flatten)]
@@ -187,7 +187,7 @@ pub struct ValidateArgs {
     /// Leave naive out
     #[arg(long)]
     pub without_naive: bool,
-    /// Run a block again, so many times at most, when others had this host's cores meanwhile; what it gave is kept
+    /// Repeat a run of a block, so many times at most, when others had this host's cores meanwhile; what it gave is kept
     #[arg(long, value_name = "TIMES", default_value_t = 0)]
     pub repeat: u32,
     #[command(flatten)]
@@ -449,7 +449,7 @@ fn call_sites(text: &str) -> Result<u32, String> {
 
 /// A grain in ns, from `100us` or `0.5ms`.
 fn grain(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no grain, expected 10us to 100ms, for example 100us");
+    let wrong = || format!("'{text}' is no grain, expected 10us to 100ms (10ms in a lab), for example 100us");
     let (number, unit) = match (text.strip_suffix("us"), text.strip_suffix("ms")) {
         (Some(n), _) => (n, 1e3),
         (_, Some(n)) => (n, 1e6),

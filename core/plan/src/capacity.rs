@@ -45,7 +45,10 @@ pub(crate) fn factors(options: &PlanOptions) -> Result<Factors, Refusal> {
     let mode = options.mode;
     if !(10_000..=10_000_000).contains(&options.grain_ns) {
         let reason = Reason::GrainOutOfRange { grain_ns: options.grain_ns };
-        return Err(Refusal::elsewhere(reason, "the default is 100000"));
+        return Err(Refusal::elsewhere(
+            reason,
+            "the default is 500000, or 100000 where packets can't tell what their senders have used",
+        ));
     }
     let given_tdf = options.tdf.filter(|_| mode != Mode::Diecast);
     if let Some(tdf) = given_tdf.filter(|t| *t != Tdf::ONE) {

@@ -63,7 +63,7 @@ impl fmt::Display for Scale {
 }
 
 /// Calls that carry time after which a place in a program jumps to the blob. Changing it takes some 30 µs and two pages
-/// of memory: what calls seldom is not worth it.
+/// of memory, a trapped call 2 µs more than a jump: programs that are short take the same with 1, 16 and 64.
 pub const CALL_SITES_DEFAULT: u32 = 1;
 /// The most that can be counted.
 pub const CALL_SITES_MAX: u32 = 60_000;

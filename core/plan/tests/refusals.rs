@@ -82,7 +82,7 @@ fn commands_without_what_their_mode_needs() {
     check(
         &refused(&[], &h, &coarse),
         2,
-        "a grain of 1 ns is out of range, expected 10000 to 10000000 ns\n  hint: the default is 100000",
+        "a grain of 1 ns is out of range, expected 10000 to 10000000 ns\n  hint: the default is 500000, or 100000 where packets can't tell what their senders have used",
     );
 }
 

@@ -147,11 +147,11 @@ impl World {
     /// From now on, or from the end of the pause on, another TDF.
     pub fn retime(&self, tdf: Tdf) -> Result<Pace, WorldError> {
         self.change(|state| {
-            // Before anything stops.
+            // Before anything stops; a mode that has no TDF is refused first.
+            self.kernel.quotas(tdf)?;
             if self.nodes.len() < self.kernel.cgroups.len() {
                 return Err(WorldError::NoFrames);
             }
-            self.kernel.quotas(tdf)?;
             if state.standing.is_none() && state.tdf != tdf {
                 let (standing, _) = self.stand_still()?;
                 state.tdf = tdf;

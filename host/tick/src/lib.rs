@@ -62,7 +62,7 @@ impl Cadence {
     }
 
     /// For programs whose packets are held until what their senders have used is paid for: hits only settle it. One that
-    /// gives the core up between ticks is hit when a tick is overdue, which makes a third fewer hits of requests of a grain.
+    /// gives the core up between ticks is hit when a tick is overdue, which makes fewer hits of requests of a grain.
     pub fn told_by_packets(grain_ns: u64) -> Cadence {
         let Cadence { period_ns, .. } = Cadence::of_grain(grain_ns);
         Cadence { period_ns, overdue_ns: period_ns }
