@@ -11,7 +11,7 @@ PACKAGES := git runc tshark curl procps clang llvm libbpf-dev libelf-dev zlib1g-
 
 # Tests in which the meter is what matters.
 METERED_TESTS := tracers:: cost::a_ cpu_time_agrees by_cpu_clocks sigtraps_that small_alternate_stacks_under signals_are \
-	every_new_process_is execs_keep_descriptors ten_thousand_execs programs_without_environment
+	every_new_process_is a_thread_that_execs execs_keep_descriptors ten_thousand_execs programs_without_environment
 METERED_SYSTEM_TESTS := without_a_meter_is_named flooded_node
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)

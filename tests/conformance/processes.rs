@@ -69,6 +69,15 @@ fn a_command_that_dies_at_its_exec_ends_its_frame() {
     }
 }
 
+/// A thread that takes its process into the next image has its own CPU time there, not the first thread's. Its clock stood
+/// still until it had used as much, and in a frame with a nice value it slept for ever.
+#[test]
+fn a_thread_that_execs_keeps_its_cpu_time() {
+    let guest = c("execthread", false);
+    conforms(&[&guest, "30"], &[World::Frame("1"), World::Frame("10")]);
+    conforms(&["nice", "-n", "10", &guest, "30"], &[World::Frame("10")]);
+}
+
 /// A full table of descriptors whose limit nobody may raise: as natively, or an errno.
 #[test]
 fn an_exec_with_a_full_table_never_hangs() {

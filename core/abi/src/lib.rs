@@ -24,6 +24,7 @@ pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
 };
+use rivals::forget_rival;
 pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
@@ -166,6 +167,26 @@ pub struct ThreadSlot {
 }
 
 impl ThreadSlot {
+    /// All that is kept of the thread, but its number and who changes it.
+    fn words(&self) -> [&AtomicU64; 14] {
+        [
+            &self.last_cpu_ns,
+            &self.last_wall_ns,
+            &self.finish_v_ns,
+            &self.hits,
+            &self.gap_ns,
+            &self.burst_ns,
+            &self.run_delay_ns,
+            &self.explained_ns,
+            &self.cost_ns,
+            &self.node_charged_ns,
+            &self.charged_ns,
+            &self.switches,
+            &self.untold_cost_ns,
+            &self.trap,
+        ]
+    }
+
     /// Takes the slot for a change. False when somebody else is at it; nobody sleeps or runs the program meanwhile.
     #[inline(always)]
     pub fn try_hold(&self) -> bool {
@@ -629,6 +650,35 @@ impl NodePage {
             }
         }
         None
+    }
+
+    /// A thread takes the number of its process at an exec, in which all others end: its slot goes with it, and what is there
+    /// of the first thread does not hold for it. Only the supervisor calls it, while the thread stands still.
+    pub fn renumber(&self, from: u32, to: u32) {
+        let free = |tid| {
+            if let Some(slot) = self.slot(tid) {
+                slot.tid.store(0, Ordering::Relaxed);
+            }
+        };
+        forget_rival(&self.rivals, to);
+        let Some(own) = self.slot(from) else { return free(to) };
+        let claimed = || {
+            let places = (0..SLOT_PROBES).filter_map(|i| self.slots.get((slot_hash(to) + i) % SLOTS_MAX));
+            places.into_iter().find(|s| s.tid.compare_exchange(0, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+        };
+        let Some(slot) = self.slot(to).or_else(claimed) else { return free(from) };
+        for (new, old) in slot.words().into_iter().zip(own.words()) {
+            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        if let (Some(new), Some(old)) = (self.shown(to), self.shown(from)) {
+            // The process's time goes on.
+            for (new, old) in
+                [(&new.thread_ns, &old.thread_ns), (&new.user_ns, &old.user_ns), (&new.system_ns, &old.system_ns)]
+            {
+                new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        free(from);
     }
 
     /// What was shown of such a thread.

@@ -55,6 +55,13 @@ pub fn compete(rivals: &[Rival], tid: u32, weight: u32, now_v_ns: u64, until_v_n
     None
 }
 
+/// The row of a thread that has ended is free.
+pub(crate) fn forget_rival(rivals: &[Rival], tid: u32) {
+    for r in rivals.iter().filter(|r| (r.who.load(Relaxed) >> 32) as u32 == tid) {
+        r.who.store(0, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

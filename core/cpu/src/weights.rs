@@ -86,6 +86,13 @@ pub fn part_of(rivals: &[Rival], now: VirtNs, tid: u32, weight: u32, cpus: usize
     Part { num: (left_milli * u64::from(weight)).min(den).max(1), den }
 }
 
+/// What a thread was charged between two readings of its sum, ns. The sum falls, below zero too, where CPU time that it was
+/// charged ahead is given back: then nothing.
+pub const fn charged_since(now: u64, before: u64) -> u64 {
+    let more = now.wrapping_sub(before) as i64;
+    if more > 0 { more as u64 } else { 0 }
+}
+
 /// Whether a heavier rival that competes at this instant has had less than its part, by more than `by_v_ns` of virtual time:
 /// it was due before. One that is hit late, since the host's cores are busy, does not seem to compete for a while, and
 /// others take its part. Real-time ones never get the whole core that they are due, and don't count.
@@ -142,6 +149,14 @@ mod tests {
         assert!((part(&[REAL_TIME, REAL_TIME, 1024], 1024, 1) - 0.025).abs() < 1e-6);
         assert_eq!(part(&[REAL_TIME], 15, 2), 1.0);
         assert!((part(&[REAL_TIME, 1024], 15, 2) - 0.05).abs() < 1e-6);
+    }
+
+    #[test]
+    fn what_is_given_back_is_no_work() {
+        assert_eq!(charged_since(7, 5), 2);
+        assert_eq!(charged_since(5, 7), 0);
+        assert_eq!(charged_since(5u64.wrapping_sub(9), 5), 0, "below zero");
+        assert_eq!(charged_since(3, 5u64.wrapping_sub(9)), 7, "and up again");
     }
 
     #[test]

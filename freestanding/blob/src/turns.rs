@@ -56,7 +56,7 @@ pub fn after(told: u64, slot: &ThreadSlot, now: RealNs, finish: VirtNs) -> Optio
     let until = now.0.max(finish.0).saturating_add(WANTS_SLICES * slice_v_ns());
     let (row, known) = compete(&n.rivals, tid, weight, now.0, until)?;
     let charged = slot.charged_ns.load(Relaxed);
-    let work = if known { charged.saturating_sub(row.due_charged_ns.load(Relaxed)) } else { 0 };
+    let work = if known { ledger::charged_since(charged, row.due_charged_ns.load(Relaxed)) } else { 0 };
     row.due_charged_ns.store(charged, Relaxed);
     let work_v_ns = n.slowness().mul_floor(work);
     let began = finish.0.saturating_sub(work_v_ns);

@@ -266,6 +266,7 @@ fn attempt(
     let tid = n.tid();
     let began = Instant::now();
     let home = lend::household(tid);
+    let number = if home.alone { None } else { lend::number_inside(tid) };
     // Where other threads end at the exec, the interrupt is lost on the way.
     let seize = if home.alone { ptrace::seize } else { ptrace::seize_to_exec };
     while let Err(e) = seize(tid) {
@@ -294,8 +295,14 @@ fn attempt(
     };
     unless_void(seccomp::let_continue(listener, n))?;
     let Wait::Stopped(mut s) = ptrace::wait()? else { return Ok(Outcome::Gone) };
-    // At an exec a thread takes the number of its process.
+    // At an exec a thread takes the number of its process, and what is known of it with it.
     *seized = Some(s.tid());
+    if s.tid() != tid
+        && let Some(before) = number
+        && let Some(now) = lend::number_inside(s.tid())
+    {
+        node.page().renumber(before, now);
+    }
     if s.why == Why::Exec {
         // The call is not over: its return value would overwrite a register.
         ptrace::interrupt(s.tid())?;

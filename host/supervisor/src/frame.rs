@@ -267,3 +267,53 @@ impl NodeFrame {
         Hits { grain_ns, pause_ns: slice_ns.saturating_sub(grain_ns) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    use diecast_core_abi::{compete, slot_hash};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_that_execs_takes_its_slot_to_its_new_number() {
+        let cpu = CpuConfig {
+            cores: 1,
+            speed_ppm: SPEED_ONE_PPM,
+            grain_ns: 500_000,
+            metered: true,
+            count_kernel: false,
+            trap_tsc: false,
+            site_calls: 0,
+        };
+        let lab = LabFrame::start("10".parse().unwrap());
+        let node = NodeFrame::create(&lab, "n", cpu, Box::new(|| Ok(vec![])), None).unwrap();
+        let page = node.page();
+        let slot = |tid: u32, charged: u64, shown: u64| {
+            let at = slot_hash(tid);
+            page.slots[at].tid.store(tid, Relaxed);
+            page.slots[at].charged_ns.store(charged, Relaxed);
+            page.slots[at].burst_ns.store(charged + 1, Relaxed);
+            page.shown[at].thread_ns.store(shown, Relaxed);
+            page.shown[at].process_ns.store(shown + 1, Relaxed);
+        };
+        let get = |a: &AtomicU64| a.load(Relaxed);
+        let seen = |tid| {
+            let (slot, shown) = (page.slot(tid)?, page.shown(tid)?);
+            Some((get(&slot.charged_ns), get(&slot.burst_ns), get(&shown.thread_ns), get(&shown.process_ns)))
+        };
+        slot(7, 700, 70);
+        slot(9, 900, 90);
+        compete(&page.rivals, 7, 1024, 0, 1_000);
+        page.renumber(9, 7);
+        assert_eq!((seen(7), seen(9)), (Some((900, 901, 90, 71)), None));
+        assert!(page.rivals.iter().all(|r| r.at(0).is_none()));
+        // A first thread that was never hit; a thread that was not, in the place of one that was.
+        page.renumber(7, 8);
+        assert_eq!((seen(8).map(|s| s.0), seen(7)), (Some(900), None));
+        page.renumber(12, 8);
+        assert_eq!(seen(8), None);
+    }
+}
