@@ -1,6 +1,6 @@
 //! Processes: every way to start one, and many of them.
 
-use diecast_tests::{FRAMES, World, alone, c, conforms, full, run, run_with, tiny, value};
+use diecast_tests::{FRAMES, World, alone, c, conforms, diecast, full, run, run_with, tiny, value};
 
 #[test]
 fn every_new_process_is_in_the_frame() {
@@ -67,6 +67,22 @@ fn a_command_that_dies_at_its_exec_ends_its_frame() {
         assert_eq!(r.status, Some(128 + libc::SIGKILL), "{r:?}");
         assert!(r.stderr.contains("initialising the blob"), "{r:?}");
     }
+}
+
+/// Whoever started `diecast` may ignore SIGCHLD: the command does too, and its status is known all the same. `diecast` waited
+/// for ever.
+#[test]
+fn an_ignored_sigchld_is_the_commands_affair() {
+    let command = ["grep", "SigIgn", "/proc/self/status"];
+    let diecast = diecast().to_str().expect("a plain path");
+    let seen = |before: &[&str]| {
+        let r = run(World::Native, &[before, &command].concat());
+        let ignored = u64::from_str_radix(r.text().split_whitespace().last().expect("a set"), 16).expect("in hex");
+        (r.status, ignored >> (libc::SIGCHLD - 1) & 1)
+    };
+    assert_eq!(seen(&["env", "--ignore-signal=CHLD"]), (Some(0), 1));
+    assert_eq!(seen(&["env", "--ignore-signal=CHLD", diecast, "frame", "--tdf", "1", "--"]), (Some(0), 1));
+    assert_eq!(seen(&[diecast, "frame", "--tdf", "1", "--"]), (Some(0), 0));
 }
 
 /// A thread that takes its process into the next image has its own CPU time there, not the first thread's. Its clock stood

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    diecast_host_run::keep_statuses();
     let status = match cli::Cli::parse().command {
         cli::Sub::Frame(a) => commands::frame(a),
         cli::Sub::Run(a) => commands::run(&a),

@@ -161,6 +161,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let mask = process::signal_mask();
     process::before_exec(&mut command, move || {
         process::set_signal_mask(&mask);
+        process::give_sigchld_back();
         process::set_parent_death_signal(libc::SIGKILL)?;
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
         let listener = seccomp::install_with_or_without_privilege(&filter)?;

@@ -85,7 +85,11 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts the thread.
     pub fn start() -> io::Result<Supervisor> {
-        let kernel = KernelVdso::find().ok_or_else(|| io::Error::other("this kernel has no vDSO (vdso=0?)"))?;
+        let kernel = KernelVdso::find().ok_or_else(|| {
+            io::Error::other(
+                "this process has no vDSO of the kernel's: run diecast outside of frames; else boot without vdso=0",
+            )
+        })?;
         process::raise_descriptor_limit();
         let shared = Arc::new(Shared {
             wake: process::eventfd()?,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{GuestPtr, Tid, check};
 
@@ -176,6 +177,26 @@ pub fn is_ignored(signal: i32) -> bool {
         let mut a: libc::sigaction = std::mem::zeroed();
         libc::sigaction(signal, std::ptr::null(), &raw mut a);
         a.sa_sigaction == libc::SIG_IGN
+    }
+}
+
+static SIGCHLD_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Where SIGCHLD was ignored by whoever started this process, the kernel would take its children's statuses away, which it
+/// waits for: it no longer is. For the beginning of a program.
+pub fn keep_statuses() {
+    if is_ignored(libc::SIGCHLD) {
+        SIGCHLD_IGNORED.store(true, Ordering::Relaxed);
+        // SAFETY: changes a disposition to the default.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    }
+}
+
+/// SIGCHLD as [`keep_statuses`] found it. For a child before its exec: async-signal-safe.
+pub fn give_sigchld_back() {
+    if SIGCHLD_IGNORED.load(Ordering::Relaxed) {
+        // SAFETY: changes a disposition.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
     }
 }
 
