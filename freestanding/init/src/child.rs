@@ -73,6 +73,7 @@ enum Step {
     Signals,
     Directory,
     Affinity,
+    Priority,
     TimerSlack,
     NoNewPrivs,
     Filter,
@@ -205,6 +206,10 @@ impl Prepared {
             if let Some(set) = &self.cpus {
                 require(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), set) as c_long, Step::Affinity);
             }
+            // Whatever diecast itself was started with: a machine's programs begin with the usual ones.
+            let param = libc::sched_param { sched_priority: 0 };
+            require(libc::sched_setscheduler(0, libc::SCHED_OTHER, &param) as c_long, Step::Priority);
+            require(libc::setpriority(libc::PRIO_PROCESS, 0, 0) as c_long, Step::Priority);
             if let Some(slack_ns) = self.timer_slack_ns {
                 require(libc::prctl(libc::PR_SET_TIMERSLACK, slack_ns) as c_long, Step::TimerSlack);
             }
@@ -378,6 +383,7 @@ pub fn read_failure(pipe: &OwnedFd, names: &Names) -> Option<Failure> {
         s if s == Step::Signals as i32 => "reset signals".into(),
         s if s == Step::Directory as i32 => format!("change to directory '{}'", names.cwd),
         s if s == Step::Affinity as i32 => format!("pin to cpus {:?}", names.cpus),
+        s if s == Step::Priority as i32 => "set policy and nice value".into(),
         s if s == Step::TimerSlack as i32 => "set the timer slack".into(),
         s if s == Step::NoNewPrivs as i32 => "set no_new_privs".into(),
         s if s == Step::Filter as i32 => "install the seccomp filter".into(),

@@ -206,6 +206,8 @@ fn rights_are_those_of_a_container() {
 #[test]
 fn a_program_starts_with_clean_signals_descriptors_and_the_asked_cpus() {
     let Some(state) = State::new("clean-start") else { return };
+    // SAFETY: integers; a nice value is a thread's.
+    assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 7) }, 0);
     let lab = state.lab();
     let mut spec = NodeSpec::new("one");
     spec.cpus = vec![0];
@@ -219,6 +221,10 @@ fn a_program_starts_with_clean_signals_descriptors_and_the_asked_cpus() {
     // 0, 1, 2 and the directory that ls reads.
     assert_eq!(lines[..4], ["0000000000000000", "0000000000000000", "4", "1"]);
     assert!(lines[4].parse::<u64>().unwrap() <= 65_536);
+    assert_eq!(
+        shell(&node, &state, "nice; ps -o cls= -p $$").output.split_whitespace().collect::<Vec<_>>(),
+        ["0", "TS"]
+    );
     let mut spec = ProgramSpec::new(["sh", "-c", "cat /proc/$$/timerslack_ns; ps -o sid= -p $$; echo $$"]);
     spec.timer_slack_ns = Some(500_000);
     spec.keep_caps = true;
