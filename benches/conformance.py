@@ -85,6 +85,13 @@ def execute(world, command, **options):
         return out.read().decode(errors="replace"), how
 
 
+def one_by_one(world, folder, program, command, names, outcomes):
+    """A program ($0) once for each name ($t), all in one frame: an exec each, not a frame each. By exit status, else fail."""
+    script = f'for t; do {command} >out 2>&1; echo "result $t $?"; cat out; done'
+    output, how = execute(world, in_world(world, ["sh", "-c", script, program, *names]), cwd=folder)
+    return {n: outcomes.get(status, "fail") for n, status in re.findall(r"^result (\S+) (\d+)$", output, re.M)}, output, how
+
+
 # Each suite: parts() lists its parts, run(part, world) gives {test: "pass" | "fail" | "skip"}, the output, how it ended.
 
 class Python:
@@ -171,19 +178,10 @@ class Uv:
 
     def run(self, part, world):
         names = self.tests if part == "all" else [part]
-        tests = {}
-        if part == "all":
-            # In one frame: an exec each, not a frame each.
-            script = 'for t; do timeout -k 1 60 "$0" "$t" "$t" >out 2>&1; echo "result $t $?"; cat out; done'
-        else:
-            script = 'timeout -k 1 60 "$0" "$1" "$1" >out 2>&1; echo "result $1 $?"; cat out'
         with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
             shutil.copytree(os.path.join(CACHE, "uv", "vendor", "libuv", "test", "fixtures"),
                             os.path.join(folder, "test", "fixtures"))
-            output, how = execute(world, in_world(world, ["sh", "-c", script, self.runner, *names]), cwd=folder)
-        for name, status in re.findall(r"^result (\S+) (\d+)$", output, re.M):
-            tests[name] = {"0": "pass", "7": "skip"}.get(status, "fail")
-        return tests, output, how
+            return one_by_one(world, folder, self.runner, 'timeout -k 1 60 "$0" "$t" "$t"', names, {"0": "pass", "7": "skip"})
 
 
 class Redis:
@@ -257,15 +255,12 @@ class Stress:
             raise Missing("stress-ng is not installed")
 
     def run(self, part, world):
-        # In one frame. A part may also be the name of one stressor.
-        script = ('for t; do timeout -k 5 60 "$0" "--$t" 1 --timeout 1 --verify --oomable --temp-path . >out 2>&1; '
-                  'echo "result $t $?"; cat out; done')
-        with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
-            names = self.PARTS.get(part, part).split()
-            output, how = execute(world, in_world(world, ["sh", "-c", script, self.program, *names]), cwd=folder)
+        # A part may also be the name of one stressor.
+        names = self.PARTS.get(part, part).split()
+        command = 'timeout -k 5 60 "$0" "--$t" 1 --timeout 1 --verify --oomable --temp-path .'
         # By its manual: 3, out of resources, and 4, not implemented here.
-        words = {"0": "pass", "3": "skip", "4": "skip"}
-        return {n: words.get(status, "fail") for n, status in re.findall(r"^result (\S+) (\d+)$", output, re.M)}, output, how
+        with tempfile.TemporaryDirectory(prefix="diecast-conformance-") as folder:
+            return one_by_one(world, folder, self.program, command, names, {"0": "pass", "3": "skip", "4": "skip"})
 
 
 SUITES = {"python": Python, "go": Go, "uv": Uv, "redis": Redis, "stress": Stress}

@@ -3,9 +3,7 @@
 use diecast_quiet::look;
 use diecast_tests::{FRAMES, World, alone, c, conforms, go, java, run, run_with, rust, tool, value};
 
-fn missing(what: &str) {
-    diecast_quiet::skipped(format_args!("{what} is not installed"));
-}
+use crate::missing;
 
 fn guest(name: &str) -> String {
     format!("{}/guests/{name}", env!("CARGO_MANIFEST_DIR"))

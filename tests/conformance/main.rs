@@ -10,3 +10,8 @@ mod processes;
 mod suites;
 mod surfaces;
 mod tracers;
+
+/// For a test whose program is not there.
+fn missing(what: &str) {
+    diecast_quiet::skipped(format_args!("{what} is not installed"));
+}

@@ -2,6 +2,8 @@
 
 use diecast_tests::{Run, World, beside, c, conforms, run_with, tool};
 
+use crate::missing;
+
 /// In a frame of TDF 10, metered or not.
 fn traced(options: &[&str], command: &[&str]) -> Run {
     let _turn = beside();
@@ -10,15 +12,6 @@ fn traced(options: &[&str], command: &[&str]) -> Run {
 
 /// A whole core at TDF 10: nothing to meter, so nothing to say about it.
 const UNMETERED: [&str; 2] = ["--speed", "10"];
-
-/// Path of a tool; the test says so where it is not installed.
-fn needed(name: &str) -> Option<String> {
-    let found = tool(name);
-    if found.is_none() {
-        diecast_quiet::skipped(format_args!("{name} is not installed"));
-    }
-    found
-}
 
 fn log(name: &str) -> String {
     let path = std::env::temp_dir().join(format!("diecast-{name}-{}", std::process::id()));
@@ -32,7 +25,7 @@ fn a_tracer_of_its_child_sees_what_it_sees_natively() {
 
 #[test]
 fn what_strace_starts_is_in_the_frame() {
-    let Some(strace) = needed("strace") else { return };
+    let Some(strace) = tool("strace") else { return missing("strace") };
     let out = log("strace");
     let script = "sleep 0.2; /bin/no-such-program; no-such-program; exec date +year-%Y";
     let r = traced(&UNMETERED, &[&strace, "-f", "-o", &out, "sh", "-c", script]);
@@ -52,7 +45,7 @@ fn what_strace_starts_is_in_the_frame() {
 
 #[test]
 fn a_traced_program_has_no_meter_and_it_is_said_once() {
-    let Some(strace) = needed("strace") else { return };
+    let Some(strace) = tool("strace") else { return missing("strace") };
     let r = traced(&[], &[&strace, "-f", "-o", "/dev/null", "sh", "-c", "sleep 0.05; sleep 0.05; true"]);
     assert_eq!(r.status, Some(4), "{} {}", r.text(), r.stderr);
     let said: Vec<&str> = r.stderr.lines().filter(|l| l.contains("is traced by strace")).collect();
@@ -63,7 +56,7 @@ fn a_traced_program_has_no_meter_and_it_is_said_once() {
 /// A tracer of both would have to wait for the supervisor, which it has stopped. It was so for ever.
 #[test]
 fn a_tracer_of_diecast_itself_is_told_where_to_trace() {
-    let Some(strace) = needed("strace") else { return };
+    let Some(strace) = tool("strace") else { return missing("strace") };
     let out = std::process::Command::new("timeout")
         .args(["-k", "5", "30", &strace, "-f", "-o", "/dev/null"])
         .arg(diecast_tests::diecast())
@@ -78,7 +71,7 @@ fn a_tracer_of_diecast_itself_is_told_where_to_trace() {
 /// The meter goes off when strace comes, and on again when it has gone.
 #[test]
 fn a_meter_is_off_while_its_program_is_attached_to() {
-    let Some(strace) = needed("strace") else { return };
+    let Some(strace) = tool("strace") else { return missing("strace") };
     diecast_quiet::look(|| attached(&strace));
 }
 
@@ -100,7 +93,7 @@ const GDB_COMMANDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/diecast
 
 #[test]
 fn gdb_attaches_to_what_runs_and_lets_go_of_it() {
-    let Some(gdb) = needed("gdb") else { return };
+    let Some(gdb) = tool("gdb") else { return missing("gdb") };
     let script = format!(
         "sleep 2 & p=$!; sleep 0.1; {gdb} -batch -nx -x {GDB_COMMANDS} -p $p -ex 'info registers rip' -ex detach; wait $p; echo it ended with $?"
     );
@@ -113,7 +106,7 @@ fn gdb_attaches_to_what_runs_and_lets_go_of_it() {
 /// gdb asks in vfork for what it starts, and waits for two images: the shell's and the program's.
 #[test]
 fn gdb_starts_a_program_in_the_frame() {
-    let Some(gdb) = needed("gdb") else { return };
+    let Some(gdb) = tool("gdb") else { return missing("gdb") };
     let program = c("debugged", false);
     // Half a core has to be metered.
     for (options, said) in [(UNMETERED, false), (["--speed", "5"], true)] {

@@ -85,12 +85,19 @@ pub fn cxx(name: &str) -> Option<String> {
 /// As [`built`], where a compiler that is missing, or can't make the smallest program so, is no failure.
 /// The first of `inputs` is what it is given.
 fn attempt(name: &str, inputs: &[&str], build: impl Fn(&Path, &Path) -> Command) -> Option<String> {
-    let probe = std::env::temp_dir().join(format!("diecast-probe-{name}-{}", std::process::id()));
+    let failure = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| built(name, inputs, &build))) {
+        Ok(path) => return Some(path.to_string_lossy().into_owned()),
+        Err(failure) => failure,
+    };
+    let probe = target_dir().join("guests").join(format!("probe-{name}-{:?}", std::thread::current().id()));
     std::fs::create_dir_all(&probe).expect("a folder for a probe");
     std::fs::write(probe.join(inputs[0]), "int main() { return 0; }\n").expect("a probe");
     let works = build(&probe, &probe.join("out")).output().is_ok_and(|o| o.status.success());
     std::fs::remove_dir_all(&probe).expect("a folder of ours");
-    works.then(|| built(name, inputs, build).to_string_lossy().into_owned())
+    if works {
+        std::panic::resume_unwind(failure);
+    }
+    None
 }
 
 /// The smallest program: it ends at once.

@@ -123,21 +123,16 @@ pub fn run(world: World, command: &[&str]) -> Run {
 
 /// As [`run`] with options of `diecast frame`, standard input and environment. Takes no turn.
 pub fn run_with(world: World, options: &[&str], command: &[&str], stdin: &[u8], env: &[(&str, &str)]) -> Run {
+    let of_world: &[&str] = match world {
+        World::Native | World::Frame(_) => &[],
+        World::Staying(_) => &["--call-sites", "never"],
+        World::Trapped(_) => &["--tsc", "trap"],
+    };
     let mut c = match world {
         World::Native => Command::new(command[0]),
-        World::Frame(tdf) => {
+        World::Frame(tdf) | World::Staying(tdf) | World::Trapped(tdf) => {
             let mut c = Command::new(diecast());
-            c.args(["frame", "--tdf", tdf]).args(options).arg("--").arg(command[0]);
-            c
-        }
-        World::Staying(tdf) => {
-            let mut c = Command::new(diecast());
-            c.args(["frame", "--tdf", tdf, "--call-sites", "never"]).args(options).arg("--").arg(command[0]);
-            c
-        }
-        World::Trapped(tdf) => {
-            let mut c = Command::new(diecast());
-            c.args(["frame", "--tdf", tdf, "--tsc", "trap"]).args(options).arg("--").arg(command[0]);
+            c.args(["frame", "--tdf", tdf]).args(of_world).args(options).arg("--").arg(command[0]);
             c
         }
     };

@@ -104,7 +104,8 @@ fn benchmark(bench: &Bench, name: &str, arguments: &[&str]) -> Output {
     o
 }
 
-fn results(bench: &Bench, file: &str) -> serde_json::Value {
+/// What was written to this file of the bench's folder, JSON.
+pub fn results(bench: &Bench, file: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(bench.folder.join(file)).unwrap()).unwrap()
 }
 

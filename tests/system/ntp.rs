@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use diecast_quiet::{look, skipped};
 
-use crate::bench::{Bench, LabRun, bench};
+use crate::bench::{Bench, LabRun, bench, results};
 
 const CATALOG: &str = r#"diecast: 1
 name: ntp
@@ -54,8 +54,7 @@ fn steered(b: &Bench) {
         said.contains("System clock wrong by -90.0") && said.contains("System clock was stepped by -90.0"),
         "{said}"
     );
-    let metrics: serde_json::Value =
-        serde_json::from_slice(&std::fs::read(b.folder.join("out/metrics.json")).unwrap()).unwrap();
+    let metrics = results(b, "out/metrics.json");
     let [drift_ppm, error_s] =
         [0, 1].map(|i| metrics[i]["data"]["scalar"]["value"].as_f64().unwrap_or_else(|| panic!("{metrics}")));
     println!("the client's clock is {drift_ppm} ppm fast, and {error_s} s off");

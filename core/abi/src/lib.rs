@@ -168,6 +168,7 @@ pub struct ThreadSlot {
 
 impl ThreadSlot {
     /// All that is kept of the thread, but its number and who changes it.
+    #[inline(always)]
     fn words(&self) -> [&AtomicU64; 14] {
         [
             &self.last_cpu_ns,
@@ -652,6 +653,26 @@ impl NodePage {
         None
     }
 
+    /// A slot for a thread that has none, with nothing in it.
+    #[inline(never)]
+    pub fn claim_slot(&self, tid: u32) -> Option<&ThreadSlot> {
+        let first = slot_hash(tid);
+        for i in 0..SLOT_PROBES {
+            let s = self.slots.get((first + i) % SLOTS_MAX)?;
+            if s.tid.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                for word in s.words() {
+                    word.store(0, Ordering::Relaxed);
+                }
+                s.busy.store(0, Ordering::Relaxed);
+                if let Some(shown) = self.shown(tid) {
+                    shown.forget();
+                }
+                return Some(s);
+            }
+        }
+        None
+    }
+
     /// A thread takes the number of its process at an exec, in which all others end: its slot goes with it, and what is there
     /// of the first thread does not hold for it. Only the supervisor calls it, while the thread stands still.
     pub fn renumber(&self, from: u32, to: u32) {
@@ -662,11 +683,7 @@ impl NodePage {
         };
         forget_rival(&self.rivals, to);
         let Some(own) = self.slot(from) else { return free(to) };
-        let claimed = || {
-            let places = (0..SLOT_PROBES).filter_map(|i| self.slots.get((slot_hash(to) + i) % SLOTS_MAX));
-            places.into_iter().find(|s| s.tid.compare_exchange(0, to, Ordering::Relaxed, Ordering::Relaxed).is_ok())
-        };
-        let Some(slot) = self.slot(to).or_else(claimed) else { return free(from) };
+        let Some(slot) = self.slot(to).or_else(|| self.claim_slot(to)) else { return free(from) };
         for (new, old) in slot.words().into_iter().zip(own.words()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }

@@ -6,7 +6,7 @@ use diecast_core_experiment::{Experiment, Mode, Node, SpeedPpm};
 use diecast_core_vtime::Tdf;
 
 use crate::model::{CpuLoad, Quota, QuotaPurpose};
-use crate::options::{HostFacts, PlanOptions, Scale};
+use crate::options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale};
 use crate::place::{Demand, place};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};
@@ -45,10 +45,10 @@ pub(crate) fn factors(options: &PlanOptions) -> Result<Factors, Refusal> {
     let mode = options.mode;
     if !(10_000..=10_000_000).contains(&options.grain_ns) {
         let reason = Reason::GrainOutOfRange { grain_ns: options.grain_ns };
-        return Err(Refusal::elsewhere(
-            reason,
-            "the default is 500000, or 100000 where packets can't tell what their senders have used",
-        ));
+        let hint = format!(
+            "the default is {GRAIN_NS_WITH_DEBT}, or {GRAIN_NS_DEFAULT} where packets can't tell what their senders have used"
+        );
+        return Err(Refusal::elsewhere(reason, hint));
     }
     let given_tdf = options.tdf.filter(|_| mode != Mode::Diecast);
     if let Some(tdf) = given_tdf.filter(|t| *t != Tdf::ONE) {

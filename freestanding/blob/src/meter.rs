@@ -6,9 +6,7 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use diecast_core_abi::{
-    METER_MAGIC, METER_SLEEP, SLOT_PROBES, SLOTS_MAX, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, slot_hash,
-};
+use diecast_core_abi::{METER_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
@@ -76,36 +74,9 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
     if let Some(s) = node().slot(tid) {
         return Some((s, false));
     }
-    let first = slot_hash(tid);
-    for i in 0..SLOT_PROBES {
-        let s = node().slots.get((first + i) % SLOTS_MAX)?;
-        if s.tid.compare_exchange(0, tid, Relaxed, Relaxed).is_ok() {
-            for v in [
-                &s.last_cpu_ns,
-                &s.last_wall_ns,
-                &s.finish_v_ns,
-                &s.hits,
-                &s.gap_ns,
-                &s.run_delay_ns,
-                &s.explained_ns,
-                &s.cost_ns,
-                &s.node_charged_ns,
-                &s.charged_ns,
-                &s.switches,
-                &s.untold_cost_ns,
-                &s.trap,
-            ] {
-                v.store(0, Relaxed);
-            }
-            s.busy.store(0, Relaxed);
-            if let Some(shown) = node().shown(tid) {
-                shown.forget();
-            }
-            process().own.threads_hit.fetch_add(1, Relaxed);
-            return Some((s, true));
-        }
-    }
-    None
+    let s = node().claim_slot(tid)?;
+    process().own.threads_hit.fetch_add(1, Relaxed);
+    Some((s, true))
 }
 
 fn thread_cpu() -> u64 {

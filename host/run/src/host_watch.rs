@@ -427,20 +427,12 @@ pub fn start_watch(
 mod tests {
     use super::*;
     use diecast_core_vtime::Tdf;
-    use diecast_host_supervisor::{CpuConfig, SPEED_ONE_PPM};
+    use diecast_host_supervisor::CpuConfig;
 
     const MS: u64 = 1_000_000;
 
     fn node(lab: &LabFrame) -> Arc<NodeFrame> {
-        let cpu = CpuConfig {
-            cores: 1,
-            speed_ppm: SPEED_ONE_PPM,
-            grain_ns: 500_000,
-            metered: true,
-            count_kernel: false,
-            trap_tsc: false,
-            site_calls: 0,
-        };
+        let cpu = CpuConfig { metered: true, ..CpuConfig::PLAIN };
         NodeFrame::create(lab, "a", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
     }
 

@@ -266,7 +266,7 @@ fn attempt(
     let tid = n.tid();
     let began = Instant::now();
     let home = lend::household(tid);
-    let number = if home.alone { None } else { lend::number_inside(tid) };
+    let number = if home.alone { None } else { process::number_inside(tid) };
     // Where other threads end at the exec, the interrupt is lost on the way.
     let seize = if home.alone { ptrace::seize } else { ptrace::seize_to_exec };
     while let Err(e) = seize(tid) {
@@ -299,7 +299,7 @@ fn attempt(
     *seized = Some(s.tid());
     if s.tid() != tid
         && let Some(before) = number
-        && let Some(now) = lend::number_inside(s.tid())
+        && let Some(now) = process::number_inside(s.tid())
     {
         node.page().renumber(before, now);
     }

@@ -143,6 +143,19 @@ pub struct CpuConfig {
     pub site_calls: u32,
 }
 
+impl CpuConfig {
+    /// One core of the host's speed with clocks only, and the grain of labs: what a trial changes a part of.
+    pub const PLAIN: CpuConfig = CpuConfig {
+        cores: 1,
+        speed_ppm: SPEED_ONE_PPM,
+        grain_ns: 500_000,
+        metered: false,
+        count_kernel: false,
+        trap_tsc: false,
+        site_calls: 0,
+    };
+}
+
 /// A node in a frame.
 pub struct NodeFrame {
     pub name: String,
@@ -279,15 +292,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_execs_takes_its_slot_to_its_new_number() {
-        let cpu = CpuConfig {
-            cores: 1,
-            speed_ppm: SPEED_ONE_PPM,
-            grain_ns: 500_000,
-            metered: true,
-            count_kernel: false,
-            trap_tsc: false,
-            site_calls: 0,
-        };
+        let cpu = CpuConfig { metered: true, ..CpuConfig::PLAIN };
         let lab = LabFrame::start("10".parse().unwrap());
         let node = NodeFrame::create(&lab, "n", cpu, Box::new(|| Ok(vec![])), None).unwrap();
         let page = node.page();

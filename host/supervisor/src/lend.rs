@@ -80,12 +80,6 @@ pub(crate) fn household(tid: Tid) -> Household {
     Household { parent: Tid(parent), alone: fields.nth(15) == Some("1") }
 }
 
-/// A thread's number in its own namespace, which the blob knows it by.
-pub(crate) fn number_inside(tid: Tid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
-}
-
 /// Whether a process has seccomp filters of its own, besides the frame's and those that this process has too.
 pub(crate) fn has_own_filters(tid: Tid) -> bool {
     let count = |of: String| {

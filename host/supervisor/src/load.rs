@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_vtime::{RealNs, VirtNs};
-use diecast_host_sys::time;
+use diecast_host_sys::{Tid, process, time};
 
 use crate::frame::NodeFrame;
 
@@ -60,7 +60,7 @@ fn active_threads(node: &NodeFrame, now: VirtNs) -> io::Result<u64> {
         for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let Ok(stat) = std::fs::read_to_string(task.path().join("stat")) else { continue };
             let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            let runs = matches!(state, Some('R' | 'D')) || node.cpu.metered && pays(node, &task.path(), now);
+            let runs = matches!(state, Some('R' | 'D')) || node.cpu.metered && pays(node, &task, now);
             active += u64::from(runs);
         }
     }
@@ -68,10 +68,9 @@ fn active_threads(node: &NodeFrame, now: VirtNs) -> io::Result<u64> {
 }
 
 /// Whether the work that a thread was charged for is not over yet.
-fn pays(node: &NodeFrame, task: &std::path::Path, now: VirtNs) -> bool {
-    let Ok(status) = std::fs::read_to_string(task.join("status")) else { return false };
-    let name = status.lines().find_map(|line| line.strip_prefix("NSpid:")?.split_whitespace().last()?.parse().ok());
-    name.and_then(|tid| node.page().slot(tid)).is_some_and(|slot| slot.finish_v_ns.load(Relaxed) > now.0)
+fn pays(node: &NodeFrame, task: &std::fs::DirEntry, now: VirtNs) -> bool {
+    let number = task.file_name().to_str().and_then(|tid| tid.parse().ok()).map(Tid).and_then(process::number_inside);
+    number.and_then(|tid| node.page().slot(tid)).is_some_and(|slot| slot.finish_v_ns.load(Relaxed) > now.0)
 }
 
 #[cfg(test)]

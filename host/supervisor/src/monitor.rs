@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use diecast_core_cpu as ledger;
-use diecast_host_sys::time;
+use diecast_host_sys::{Tid, process, time};
 
 use crate::frame::{LabFrame, NodeFrame};
 
@@ -321,9 +321,7 @@ impl Monitor {
         if let Some(t) = self.threads.get(&tid) {
             return Some(*t);
         }
-        let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-        let line = status.lines().find(|l| l.starts_with("NSpid:"))?;
-        let name = line.split_whitespace().last()?.parse().ok()?;
+        let name = process::number_inside(Tid(tid))?;
         Some(Thread { name, hits: 0, cpu_at_hit_ns: 0, waited_ns: 0 })
     }
 
@@ -351,11 +349,10 @@ mod tests {
     use std::process::{Child, Command};
     use std::sync::atomic::AtomicU64;
 
-    use diecast_core_abi::slot_hash;
     use diecast_core_vtime::Tdf;
 
     use super::*;
-    use crate::frame::{CpuConfig, SPEED_ONE_PPM};
+    use crate::frame::CpuConfig;
 
     const MS: u64 = 1_000_000;
 
@@ -378,23 +375,12 @@ mod tests {
             let cpu_ns: u64 = schedstat.split(' ').next().unwrap().parse().unwrap();
             let (used_ns, each_ns) = (Arc::new(AtomicU64::new(cpu_ns)), Arc::new(AtomicU64::new(0)));
             let (used, each) = (used_ns.clone(), each_ns.clone());
-            let cpu = CpuConfig {
-                cores: 1,
-                speed_ppm: SPEED_ONE_PPM,
-                grain_ns: 500_000,
-                metered: true,
-                count_kernel: false,
-                trap_tsc: false,
-                site_calls: 0,
-            };
+            let cpu = CpuConfig { metered: true, ..CpuConfig::PLAIN };
             let lab = LabFrame::start("10".parse::<Tdf>().unwrap());
             let usage = move || Ok(used.fetch_add(each.load(Relaxed), Relaxed));
             let members = Box::new(move || Ok(vec![pid]));
             let node = NodeFrame::create(&lab, "n", cpu, members, Some(Box::new(usage))).unwrap();
-            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-            let inner = status.lines().find(|l| l.starts_with("NSpid:")).unwrap().split_whitespace().last().unwrap();
-            let slot = &node.page().slots[slot_hash(inner.parse().unwrap())];
-            slot.tid.store(inner.parse().unwrap(), Relaxed);
+            let slot = node.page().claim_slot(process::number_inside(Tid(pid)).unwrap()).unwrap();
             slot.last_cpu_ns.store(cpu_ns, Relaxed);
             let mut monitor = Monitor::new(node);
             assert_eq!(monitor.tick(&lab).unwrap(), None);

@@ -263,17 +263,8 @@ mod tests {
 
     /// One without processes, by the host's clocks.
     fn node() -> Arc<NodeFrame> {
-        let cpu = CpuConfig {
-            cores: 1,
-            speed_ppm: 1_000_000,
-            grain_ns: 500_000,
-            metered: false,
-            count_kernel: false,
-            trap_tsc: false,
-            site_calls: 0,
-        };
         let lab = LabFrame::start(Tdf::ONE);
-        NodeFrame::create(&lab, "n", cpu, Box::new(|| Ok(Vec::new())), None).unwrap()
+        NodeFrame::create(&lab, "n", CpuConfig::PLAIN, Box::new(|| Ok(Vec::new())), None).unwrap()
     }
 
     /// Every, real.

@@ -180,6 +180,12 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// A thread's number in the innermost of its pid namespaces, which it knows itself by.
+pub fn number_inside(tid: Tid) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tid.0)).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("NSpid:"))?.split_whitespace().last()?.parse().ok()
+}
+
 static SIGCHLD_IGNORED: AtomicBool = AtomicBool::new(false);
 
 /// Where SIGCHLD was ignored by whoever started this process, the kernel would take its children's statuses away, which it

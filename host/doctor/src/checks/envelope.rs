@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use diecast_core_vtime::Tdf;
-use diecast_host_supervisor::{CpuConfig, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor};
+use diecast_host_supervisor::{CpuConfig, LabFrame, Meters, NodeFrame, Supervisor};
 use diecast_host_sys::ptrace::{self, Wait};
 use diecast_host_sys::vdso::KernelVdso;
 use diecast_host_sys::{Tid, process, seccomp, socket};
@@ -219,15 +219,7 @@ struct Tried {
 fn try_frame(meters: Meters) -> io::Result<Tried> {
     let tdf: Tdf = TRIAL_TDF.parse().map_err(|_| io::Error::other("no TDF"))?;
     let metered = meters.any();
-    let cpu = CpuConfig {
-        trap_tsc: false,
-        site_calls: 0,
-        cores: 1,
-        speed_ppm: SPEED_ONE_PPM,
-        grain_ns: 100_000,
-        metered,
-        count_kernel: meters.count_kernel(),
-    };
+    let cpu = CpuConfig { grain_ns: 100_000, metered, count_kernel: meters.count_kernel(), ..CpuConfig::PLAIN };
     let lab = LabFrame::start(tdf);
     let node = NodeFrame::create(&lab, "doctor", cpu, Box::new(|| Ok(Vec::new())), None)?;
     if let Some(ticks) = meters.ticks() {
