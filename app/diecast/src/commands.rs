@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use diecast_core_experiment::{Experiment, SpeedPpm};
 use diecast_core_journal::Outcome;
-use diecast_core_plan::{GRAIN_NS_DEFAULT, Mode, Plan, PlanOptions};
+use diecast_core_plan::{Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
 use diecast_core_report::{Budgets, Comparison, Overall, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
@@ -60,7 +60,7 @@ pub fn frame(a: FrameArgs) -> Done {
         tdf: a.tdf,
         speed_ppm: a.speed,
         cores: a.cores,
-        grain_ns: a.meter.grain.map_or(GRAIN_NS_DEFAULT, |g| kept_grain(g, a.meter.hits)),
+        grain_ns: a.meter.grain.map(|g| kept_grain(g, a.meter.hits)),
         hits_from: a.meter.hits,
         tsc: a.meter.tsc,
         call_sites: a.meter.call_sites,

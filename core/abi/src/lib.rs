@@ -29,7 +29,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 28;
+pub const ABI_VERSION: u32 = 29;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -158,7 +158,8 @@ pub struct ThreadSlot {
     pub node_charged_ns: AtomicU64,
     /// CPU time charged to this thread.
     pub charged_ns: AtomicU64,
-    /// Context switches of this thread by its last charge, of which the last sixteen bits count.
+    /// Context switches of this thread by its last charge, the last sixteen bits; above them those of its own will by its
+    /// last hit.
     pub switches: AtomicU64,
     /// The part of `cost_ns` that the process has not been told of: the emulator can't.
     pub untold_cost_ns: AtomicU64,

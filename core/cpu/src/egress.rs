@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
-use crate::{at_usual_speed, burst_after, charge, finish_of, switches_ns, switches_since, warm_ns};
+use crate::{at_usual_speed, burst_after, charge, finish_of, switches_after, switches_ns, switches_since, warm_ns};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +149,7 @@ impl Account<'_> {
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
             self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), of_burst)
         };
-        slot.switches.store(known + switches, Relaxed);
+        slot.switches.store(switches_after(known, switches), Relaxed);
         slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
         slot.untold_cost_ns.fetch_add(self.cost_ns, Relaxed);
         slot.charged_ns.fetch_add(self.charged_ns, Relaxed);

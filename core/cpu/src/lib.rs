@@ -120,6 +120,21 @@ pub const fn switches_ns(each_ns: u64, part: u32, switches: u64, used_ns: u64) -
     if cost < most as u128 { cost as u64 } else { most }
 }
 
+/// A thread's count of context switches: the last sixteen bits of all, above them those of its own will.
+pub const fn switches_of(voluntary: u64, involuntary: u64) -> u64 {
+    voluntary << 16 | (voluntary.wrapping_add(involuntary) & 0xffff)
+}
+
+/// The count after so many more switches, whatever they were.
+pub const fn switches_after(before: u64, more: u64) -> u64 {
+    before & !0xffff | (before.wrapping_add(more) & 0xffff)
+}
+
+/// Whether a thread has given up its core of its own will between two counts.
+pub const fn has_waited(before: u64, after: u64) -> bool {
+    before >> 16 != after >> 16
+}
+
 /// Switches from one count to another of which the last sixteen bits are known; none when the second was counted first.
 pub const fn switches_since(before: u64, after: u64) -> u64 {
     let more = (after as u16).wrapping_sub(before as u16) as i16;
@@ -197,6 +212,18 @@ mod tests {
         assert_eq!(switches_since(0x1_fffe, 1), 3);
         assert_eq!(switches_since(9, 7), 0);
         assert_eq!(switches_since(0x5_0000, 0), 0);
+    }
+
+    #[test]
+    fn switches_of_a_threads_own_will_are_told_apart() {
+        let before = switches_of(7, 0xfffe);
+        assert!(!has_waited(before, switches_of(7, 0x1_0001)), "was preempted");
+        assert!(has_waited(before, switches_of(8, 0xfffe)), "waited");
+        assert!(
+            !has_waited(before, switches_after(before, 3)) && has_waited(switches_after(before, 3), switches_of(8, 0))
+        );
+        assert_eq!(switches_since(before, switches_of(8, 0x1_0000)), 3);
+        assert_eq!(switches_since(before, switches_after(before, 3)), 3);
     }
 
     #[test]

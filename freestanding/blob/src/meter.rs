@@ -163,8 +163,9 @@ fn hit(told: u64, in_kernel: bool) {
     let used = cpu - last_cpu;
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used);
     let switches = usage::switches();
+    let known_switches = slot.switches.load(Relaxed);
     let switched = {
-        let since = ledger::switches_since(slot.switches.load(Relaxed), switches);
+        let since = ledger::switches_since(known_switches, switches);
         ledger::switches_ns(n.switch_cost_ns.load(Relaxed), switch_part(), since, usual)
     };
     let hidden = n.hit_cost_ns.load(Relaxed).saturating_add(switched).min(usual);
@@ -192,7 +193,11 @@ fn hit(told: u64, in_kernel: bool) {
         // All of the gap spent waiting for a core: it never slept.
         let waiting = since.saturating_sub(explained);
         let slept = gap.saturating_sub(waiting);
-        (slept < GAP_MIN_NS, ledger::waited_for_others(since, explained, siblings).min(gap))
+        // Interrupts and a hypervisor take time that is nobody's: who has not given up the core has not slept.
+        (
+            slept < GAP_MIN_NS || !ledger::has_waited(known_switches, switches),
+            ledger::waited_for_others(since, explained, siblings).min(gap),
+        )
     };
     // When could this work have started on the original machine?
     let (earliest, began_r) = if continuous {

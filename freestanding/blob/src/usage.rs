@@ -137,14 +137,14 @@ pub fn of_children(real: Split) -> Split {
     }
 }
 
-/// How often this thread has given up its core, by itself or not; 0 where the kernel does not tell.
+/// How often this thread has given up its core, as a slot has it; 0 where the kernel does not tell.
 #[inline(never)]
 pub fn switches() -> u64 {
     const VOLUNTARY: usize = 16;
     let mut room = MaybeUninit::uninit();
     let words = filled(&mut room, 0);
     sys::own(nr::GETRUSAGE, [THREAD as u64, words as *mut [u64; 18] as u64, 0, 0, 0, 0]);
-    words[VOLUNTARY].wrapping_add(words[VOLUNTARY + 1])
+    diecast_core_cpu::switches_of(words[VOLUNTARY], words[VOLUNTARY + 1])
 }
 
 /// Virtual times of this process.

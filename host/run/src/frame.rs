@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use diecast_core_plan::Tsc;
+use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, Tsc};
 use diecast_core_vtime::Tdf;
 use diecast_host_supervisor::{
     CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
@@ -27,7 +27,8 @@ pub struct Options {
     pub speed_ppm: Option<u32>,
     /// Virtual CPUs; None: as many as the host's.
     pub cores: Option<u32>,
-    pub grain_ns: u64,
+    /// None: as fine as the host has room for (`grain_for`).
+    pub grain_ns: Option<u64>,
     pub hits_from: HitsFrom,
     pub tsc: Tsc,
     /// Calls from one place in a program after which it jumps to the blob; 0 = never.
@@ -69,6 +70,15 @@ fn speed_of(o: &Options) -> Result<(u32, bool), FrameError> {
         return Err(FrameError::TooFast { speed: speed as f64 / 1e6, tdf: o.tdf });
     }
     Ok((speed as u32, speed < whole_ppm))
+}
+
+/// The grain of a frame that asks for none. Hits of the fine one cost up to a half of what they meter, so that more than
+/// half of the host at work would leave too little for the rest: busy threads would fall behind their share for good.
+fn grain_for(tdf: Tdf, cores: u32, speed_ppm: u32, host_cores: u32) -> u64 {
+    // Real CPU time per real time, both sides times speed one and the TDF's numerator; below 2^98.
+    let work = u128::from(cores) * u128::from(speed_ppm) * u128::from(tdf.den());
+    let host = u128::from(host_cores) * u128::from(SPEED_ONE_PPM) * u128::from(tdf.num());
+    if 2 * work > host { GRAIN_NS_WITH_DEBT } else { GRAIN_NS_DEFAULT }
 }
 
 /// Descendants of this process, whatever their session: it is their subreaper.
@@ -114,8 +124,11 @@ fn forward_signals() {
 /// Runs a command in a frame and waits for it and for everything it left.
 pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
+    let host_cores = time::allowed_cpus().len() as u32;
+    let cores = o.cores.unwrap_or(host_cores);
+    let grain_ns = o.grain_ns.unwrap_or_else(|| grain_for(o.tdf, cores, speed_ppm, host_cores));
     let mut doubts = Vec::new();
-    let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(o.grain_ns))).transpose()?;
+    let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(grain_ns))).transpose()?;
     let meters = meters.map(|(meters, _)| meters);
     let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {
@@ -126,10 +139,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         speed_ppm = (u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den())) as u32;
     }
     let host = |what| move |source| FrameError::Host { what, source };
-    let cores = o.cores.unwrap_or_else(|| time::allowed_cpus().len() as u32);
     let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
     let count_kernel = meters.as_ref().is_some_and(Meters::count_kernel);
-    let cpu = CpuConfig { cores, speed_ppm, grain_ns: o.grain_ns, metered, count_kernel, trap_tsc, site_calls };
+    let cpu = CpuConfig { cores, speed_ppm, grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
@@ -300,4 +312,20 @@ fn end_the_rest(except: i32) -> usize {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     ended.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_may_take_most_of_the_host_is_metered_coarsely() {
+        let tdf = |num| Tdf::new(num, 1).expect("a TDF");
+        let grain = |tdf, cores, speed_ppm| grain_for(tdf, cores, speed_ppm, 2);
+        assert_eq!(grain(tdf(10), 2, 1_000_000), GRAIN_NS_DEFAULT);
+        assert_eq!(grain(tdf(2), 2, 1_000_000), GRAIN_NS_DEFAULT, "half of the host");
+        assert_eq!(grain(tdf(2), 4, 760_000), GRAIN_NS_WITH_DEBT);
+        assert_eq!(grain(tdf(1), 1, 900_000), GRAIN_NS_DEFAULT);
+        assert_eq!(grain(tdf(1), u32::MAX, u32::MAX), GRAIN_NS_WITH_DEBT, "no overflow");
+    }
 }
