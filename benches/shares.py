@@ -29,7 +29,7 @@ THREADS, CORES, OF_HOST = (1, 2, 4, 8, 16), (1, 2, 4), 0.8
 # Real seconds by TDF: many grains of each thread.
 TDFS = {2: 3, 10: 5, 100: 20}
 ROUNDS = 4
-# Of the parts that are labs.
+# Of the labs with a server.
 FUTURE_ROUNDS = 3
 
 CATALOG = """diecast: 1
@@ -223,27 +223,24 @@ def futures(small, folder):
         return found["throughput"], found["median"] / 1e6
 
     one, dilated = ["--mode", "baseline"], ["--tdf", str(tdf)]
-    # In turns: the host's own speed changes by several per cent within minutes.
-    most, median = {}, {}
+    # What is measured, and how: load, times the speed, flags. In turns: the host's own speed changes by several per cent
+    # within minutes.
+    labs = {"one": (OVERLOAD, 1, one), "ours": (OVERLOAD, 1, dilated), "2": (OVERLOAD, 2, dilated), "0.5": (OVERLOAD, 0.5, dilated),
+            "one at load": (LOAD, 1, one), "ours at load": (LOAD, 1, dilated)}
+    found = {name: [] for name in labs}
     for _ in range(1 if small else FUTURE_ROUNDS):
-        for name, times, factors in [("one", 1, one), ("ours", 1, dilated), (2, 2, dilated), (0.5, 0.5, dilated)]:
-            most.setdefault(name, []).append(served(OVERLOAD, times, factors)[0])
-        for name, factors in [("one", one), ("ours", dilated)]:
-            median.setdefault(name, []).append(served(LOAD, 1, factors)[1])
+        for name, lab_of in labs.items():
+            found[name].append(served(*lab_of)[lab_of[0] == LOAD])
+    mid = {name: statistics.median(values) for name, values in found.items()}
+    spread = {name: f"{min(values):.4g} to {max(values):.4g}" for name, values in found.items()}
 
-    def row(found, name, other):
-        """Medians of both, and the range of each."""
-        a, b = (statistics.median(found[n]) for n in (name, other))
-        spread = ", ".join(f"{min(found[n]):.4g} to {max(found[n]):.4g}" for n in (name, other))
-        return a, b, spread
-
-    a, b, spread = row(most, "one", "ours")
-    yield f"most requests at speed {SPEED}: TDF 1 {a:.0f}/s, TDF {tdf} {b:.0f}/s ({spread})", b / a - 1, 0.03
-    a, b, spread = row(median, "one", "ours")
-    yield f"median at load {LOAD}: TDF 1 {a:.3f} ms, TDF {tdf} {b:.3f} ms ({spread})", b / a - 1, 0.05
-    for times in (2, 0.5):
-        a, b, spread = row(most, "ours", times)
-        yield f"most requests with --speed {times}: {b:.0f}/s, without {a:.0f}/s ({spread})", b / a / times - 1, 0.03
+    yield (f"most requests at speed {SPEED}: TDF 1 {mid['one']:.0f}/s ({spread['one']}), TDF {tdf} {mid['ours']:.0f}/s ({spread['ours']})",
+           mid["ours"] / mid["one"] - 1, 0.03)
+    yield (f"median at load {LOAD}: TDF 1 {mid['one at load']:.3f} ms ({spread['one at load']}), TDF {tdf} {mid['ours at load']:.3f} ms "
+           f"({spread['ours at load']})", mid["ours at load"] / mid["one at load"] - 1, 0.05)
+    for times in ("2", "0.5"):
+        yield (f"most requests with --speed {times}: {mid[times]:.0f}/s ({spread[times]}), without {mid['ours']:.0f}/s",
+               mid[times] / mid["ours"] / float(times) - 1, 0.03)
 
 
 def conservation(small, folder):

@@ -12,7 +12,8 @@ use crate::ratio::Ratio;
 
 /// Grain of the CPU meter, real CPU time between two hits, where it is what bounds the error of a latency.
 pub const GRAIN_NS_DEFAULT: u64 = 100_000;
-/// Grain where packets carry their senders' debt: latencies over the network are right below it.
+/// Grain where packets carry their senders' debt: latencies over the network are right below it. Also of a single command
+/// that may take most of the host.
 pub const GRAIN_NS_WITH_DEBT: u64 = 500_000;
 
 /// Scale factor S: the host's budget is 1/S of what the baseline used. A rational from 1/100 to 1000.

@@ -190,14 +190,11 @@ fn hit(told: u64, in_kernel: bool) {
         let explained = slot.explained_ns.load(Relaxed);
         slot.run_delay_ns.store(total, Relaxed);
         slot.explained_ns.store(0, Relaxed);
-        // All of the gap spent waiting for a core: it never slept.
+        // All of the gap spent waiting for a core: it never slept. Interrupts and a hypervisor take time that is nobody's,
+        // so neither has who did not give up the core.
         let waiting = since.saturating_sub(explained);
-        let slept = gap.saturating_sub(waiting);
-        // Interrupts and a hypervisor take time that is nobody's: who has not given up the core has not slept.
-        (
-            slept < GAP_MIN_NS || !ledger::has_waited(known_switches, switches),
-            ledger::waited_for_others(since, explained, siblings).min(gap),
-        )
+        let slept = gap.saturating_sub(waiting) >= GAP_MIN_NS && ledger::has_waited(known_switches, switches);
+        (!slept, ledger::waited_for_others(since, explained, siblings).min(gap))
     };
     // When could this work have started on the original machine?
     let (earliest, began_r) = if continuous {

@@ -62,9 +62,14 @@ pub struct Ended {
     pub doubts: Vec<String>,
 }
 
+/// The speed at which a virtual CPU takes a whole core, in millionths, rounded down.
+fn whole_core_ppm(tdf: Tdf) -> u64 {
+    u64::from(SPEED_ONE_PPM) * u64::from(tdf.num()) / u64::from(tdf.den())
+}
+
 /// Speed in millionths, and whether a meter is needed: at a share of a whole core there is nothing to meter.
 fn speed_of(o: &Options) -> Result<(u32, bool), FrameError> {
-    let whole_ppm = u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den());
+    let whole_ppm = whole_core_ppm(o.tdf);
     let speed = o.speed_ppm.map_or(whole_ppm.min(u64::from(SPEED_ONE_PPM)), u64::from);
     if speed > whole_ppm {
         return Err(FrameError::TooFast { speed: speed as f64 / 1e6, tdf: o.tdf });
@@ -75,9 +80,9 @@ fn speed_of(o: &Options) -> Result<(u32, bool), FrameError> {
 /// The grain of a frame that asks for none. Hits of the fine one cost up to a half of what they meter, so that more than
 /// half of the host at work would leave too little for the rest: busy threads would fall behind their share for good.
 fn grain_for(tdf: Tdf, cores: u32, speed_ppm: u32, host_cores: u32) -> u64 {
-    // Real CPU time per real time, both sides times speed one and the TDF's numerator; below 2^98.
-    let work = u128::from(cores) * u128::from(speed_ppm) * u128::from(tdf.den());
-    let host = u128::from(host_cores) * u128::from(SPEED_ONE_PPM) * u128::from(tdf.num());
+    // In millionths of a core at the frame's own time; below 2^97.
+    let work = u128::from(cores) * u128::from(speed_ppm);
+    let host = u128::from(host_cores) * u128::from(whole_core_ppm(tdf));
     if 2 * work > host { GRAIN_NS_WITH_DEBT } else { GRAIN_NS_DEFAULT }
 }
 
@@ -136,7 +141,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             "no CPU meter: this host does not allow perf events with sigtrap; CPU runs at the host's speed".to_owned(),
         );
         // CPU clocks must not outrun the wall clock.
-        speed_ppm = (u64::from(SPEED_ONE_PPM) * u64::from(o.tdf.num()) / u64::from(o.tdf.den())) as u32;
+        speed_ppm = whole_core_ppm(o.tdf) as u32;
     }
     let host = |what| move |source| FrameError::Host { what, source };
     let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
