@@ -166,7 +166,7 @@ def spin(command):
 
 def loops(small):
     """The same fixed loop natively and metered, alternating. Perceived time times speed over native CPU time."""
-    seconds, rounds, grains = (0.1, 1, (500,)) if small else (0.4, 4, (50, 100, 500))
+    seconds, rounds, grains = (0.1, 1, (500,)) if small else (0.4, 8, (50, 100, 500))
     size = subprocess.run([SPIN, "--size-for", f"{seconds}s"], capture_output=True, text=True, check=True).stdout
     turns = re.search(r"\d+", size).group(0)
     cases = [(tdf, speed, grain) for tdf, speed in ((1, 0.5), (10, 1.0)) for grain in grains]

@@ -37,6 +37,9 @@ const AWAKE_TURNS: u64 = 20_000;
 /// Real time between two of them where Linux itself keeps cores from halting, and where no node has a meter to be told.
 const AWAKE_REST: Duration = Duration::from_millis(1);
 const AWAKE_REST_UNMETERED: Duration = Duration::from_millis(5);
+/// By how much a rest may end late, ns, so that it ends with an interrupt that comes anyway, which is mostly a tick of the
+/// meters. One of its own takes 10 to 15 us of the program that has the core then.
+const AWAKE_SLACK_NS: u64 = 1_000_000;
 /// Real time after which what a thread saw of its core is old: others have kept the core from it.
 const AWAKE_OLD_NS: u64 = 5_000_000;
 /// A look at a core that takes so many times the fastest found the core slow.
@@ -98,6 +101,7 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
     for cpu in time::allowed_cpus() {
         let seen = awake.seen.clone();
         awake.threads.push(Beside::spawn("awake", move |stop| {
+            let _ = time::set_timer_slack_ns(AWAKE_SLACK_NS);
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
                 stay_awake(stop, cpu, &seen, rest);
             }
@@ -291,7 +295,7 @@ impl Costs {
 fn keep_costs(costs: &mut BTreeMap<Hits, Costs>, nodes: &[Arc<NodeFrame>]) {
     costs.retain(|kind, _| nodes.iter().any(|n| n.hits() == *kind));
     costs.values_mut().for_each(Costs::keep_latest);
-    // A kind that was not looked at yet is taken for the mean of all.
+    // A kind that was not looked at yet is taken for all of them.
     let all: Vec<u64> = costs.values().flat_map(|c| &c.hits).copied().collect();
     for n in nodes {
         let own = costs.get(&n.hits());
