@@ -27,7 +27,7 @@ pub use egress::{Sent, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
-pub use speed::{SpeedWatch, at_usual_speed};
+pub use speed::{SpeedWatch, at_usual_speed, undisturbed_ns};
 pub use weights::{
     IDLE_WEIGHT, Part, REAL_TIME, USUAL_WEIGHT, charged_since, heavier_is_behind, part_of, weight_of_nice,
 };

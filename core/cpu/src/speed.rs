@@ -31,7 +31,7 @@ pub struct SpeedWatch {
 }
 
 impl SpeedWatch {
-    /// The work took `cpu_ns` of CPU time and ended `passed_ns` of real time after the one before it. Returns
+    /// The work took `cpu_ns` of CPU time (see [`undisturbed_ns`]) and ended `passed_ns` of real time after the one before it. Returns
     /// [`slow_ns`](Self::slow_ns).
     ///
     /// The whole time since the one before counts as what this one shows: a core that others keep from the work is seen
@@ -74,6 +74,14 @@ impl SpeedWatch {
     pub fn slow_ns(&self) -> u64 {
         self.slow_ns
     }
+}
+
+/// What work of so many equal parts takes by the speed of the core alone: each as long as the median of them, of two the
+/// upper. A packet's softirq, an interrupt or another program's turn falls into one or two parts; a slow core is in all.
+/// Saturates.
+pub fn undisturbed_ns<const PARTS: usize>(mut parts_ns: [u64; PARTS]) -> u64 {
+    parts_ns.sort_unstable();
+    parts_ns.get(PARTS / 2).map_or(0, |median| median.saturating_mul(PARTS as u64))
 }
 
 /// What work that took `cpu_ns` on cores with such a [`SpeedWatch::discount`] usually takes. Rounded up; at least a
@@ -156,6 +164,15 @@ mod tests {
         }
         assert_eq!(w.worked(50_000, 60_000), 0);
         assert_eq!(w.worked(500_000, 700_000), 700_000);
+    }
+
+    #[test]
+    fn interrupted_work_is_no_slow_core() {
+        let usual = undisturbed_ns([2_500; 8]);
+        assert_eq!(usual, 20_000);
+        assert_eq!(undisturbed_ns([2_500, 90_000, 2_500, 2_500, 2_500, 60_000, 14_000, 2_500]), usual);
+        assert_eq!(undisturbed_ns([25_000, 25_000, 26_000, 24_000, 25_000, 90_000, 25_000, 25_000]), 10 * usual);
+        assert_eq!(undisturbed_ns([u64::MAX; 8]), u64::MAX);
     }
 
     #[test]

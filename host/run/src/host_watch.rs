@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use diecast_core_cpu::SpeedWatch;
+use diecast_core_cpu::{SpeedWatch, undisturbed_ns};
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
 use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
 use diecast_host_egress::Egress;
@@ -32,8 +32,9 @@ const SAMPLE_NOW_LOOKS: u32 = 100;
 const HIT_COSTS_KEPT: usize = 160;
 /// Looks from which the cost of a switch is taken.
 const SWITCH_COSTS_KEPT: usize = 20;
-/// Turns of the work by which a thread sees how fast its core is; about 20 µs.
+/// Turns of the work by which a thread sees how fast its core is, about 20 µs, and the parts that are timed.
 const AWAKE_TURNS: u64 = 20_000;
+const AWAKE_PARTS: usize = 8;
 /// Real time between two of them where Linux itself keeps cores from halting, and where no node has a meter to be told.
 const AWAKE_REST: Duration = Duration::from_millis(1);
 const AWAKE_REST_UNMETERED: Duration = Duration::from_millis(5);
@@ -115,10 +116,13 @@ fn stay_awake(stop: &AtomicBool, cpu: usize, seen: &Seen, rest: Option<Duration>
     let mut speed = SpeedWatch::default();
     let mut last_ns = time::monotonic_ns();
     while !stop.load(Ordering::Relaxed) {
-        let cpu_ns = time::thread_cpu_ns();
-        std::hint::black_box(probe::fixed_work(AWAKE_TURNS));
-        let (cpu_ns, now_ns) = (time::thread_cpu_ns().saturating_sub(cpu_ns), time::monotonic_ns());
-        let slow_ns = speed.worked(cpu_ns, now_ns - last_ns);
+        let mut now_ns = time::monotonic_ns();
+        let parts_ns: [u64; AWAKE_PARTS] = std::array::from_fn(|_| {
+            std::hint::black_box(probe::fixed_work(AWAKE_TURNS / AWAKE_PARTS as u64));
+            let began_ns = std::mem::replace(&mut now_ns, time::monotonic_ns());
+            now_ns - began_ns
+        });
+        let slow_ns = speed.worked(undisturbed_ns(parts_ns), now_ns - last_ns);
         last_ns = now_ns;
         if let Some(core) = seen.cores.get(&cpu) {
             core.slow_ns.store(slow_ns, Ordering::Relaxed);
