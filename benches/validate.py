@@ -3,7 +3,7 @@
 row against native, and a fixed-CPU loop. Prints a table and writes JSON; see PROMISES.md for the bars. Exit 1 when a bar
 was missed, 3 when something does not run.
 
-Usage: benches/validate.py [--small] [--measure S] [--out DIR]     (make bench-validate; about 28 minutes, --small 20 s)
+Usage: benches/validate.py [--small] [--measure S] [--out DIR]     (make bench-validate; 28 to 40 minutes, --small 20 s)
 
 Small is one round of the loop and tests/system/overload.yaml at TDF 4, one virtual second of it.
 """
@@ -18,6 +18,9 @@ ONE = os.path.join(ROOT, "examples", "one-server.yaml")
 OVERLOAD = os.path.join(ROOT, "tests", "system", "overload.yaml")
 # Naive is off by more than this share of the baseline's throughput.
 NAIVE_OFF = 0.5
+# A run that calls itself not trustworthy is made again so often at most, as its user would, while the whole stays within
+# this time. All of them are printed and in the JSON.
+AGAIN, AGAIN_UNTIL_S = 2, 38 * 60
 BEGAN = time.monotonic()
 
 
@@ -203,10 +206,22 @@ def service(part, catalog, rate, factor, warm_up, measure, out, result):
     order = [("baseline", ()), ("diecast", ("--tdf", factor, "--scale", factor)), ("naive", ("--scale", factor)), ("baseline", ())]
     directories = []
     for i, (mode, extra) in enumerate(order):
-        d = f"{out}/{part}-{i}-{mode}"
-        say(f"{part}: {mode}, {rate}/s a load node")
         # Naive runs shorter: its queues grow without bound.
-        if run(catalog, d, mode, rate, warm_up, min(measure, 20) if mode == "naive" else measure, extra) is not None:
+        seconds = min(measure, 20) if mode == "naive" else measure
+        for again in range(1 + AGAIN):
+            d = f"{out}/{part}-{i}-{mode}" + (f"-again-{again}" if again else "")
+            say(f"{part}: {mode}, {rate}/s a load node")
+            began = time.monotonic()
+            summary = run(catalog, d, mode, rate, warm_up, seconds, extra)
+            took = time.monotonic() - began
+            if summary is None or mode == "naive" or summary["verdict"]["trustworthy"]:
+                break
+            why = "; ".join(f"{r['what']} {r['measured']}" for r in summary["verdict"]["reasons"])
+            say(f"{part}: {mode} is not trustworthy: {why}")
+            result.setdefault("distrusted", []).append({"directory": d, "why": why, "throughput": scalar(summary, "throughput")})
+            if time.monotonic() - BEGAN + took > AGAIN_UNTIL_S:
+                break
+        if summary is not None:
             directories.append(d)
     c = compare(directories, f"{out}/{part}.html")
     result[part] = {"rate_per_node": rate, "comparison": c}
@@ -261,6 +276,8 @@ def main():
     json.dump(result, open(f"{o.out}/bench-validate.json", "w"), indent=1)
     names = lambda passes: ", ".join(f"{f['part']}: {f['name']}" for f in figures if f["passes"] is passes)
     print(f"\n{sum(f['passes'] is True for f in figures)} of {len(figures)} bars met; JSON in {o.out}/bench-validate.json")
+    if result.get("distrusted"):
+        print(f"runs that were not trustworthy: {', '.join(os.path.basename(d['directory']) for d in result['distrusted'])}")
     for words, found in (("missed", names(False)), ("can't say", names(None))):
         if found:
             print(f"{words}: {found}")
