@@ -201,6 +201,28 @@ def loops(small):
     return rows
 
 
+def trusted(out, part, what, result):
+    """Where a run is that calls itself trustworthy, or the last of those that don't; None when the experiment failed."""
+    catalog, mode, rate, *how = what
+    for again in range(1 + AGAIN):
+        d = out + (f"-again-{again}" if again else "")
+        say(f"{part}: {mode}, {rate}/s a load node")
+        began = time.monotonic()
+        summary = run(catalog, d, mode, rate, *how)
+        if summary is None:
+            return None
+        if mode == "naive" or summary["verdict"]["trustworthy"]:
+            return d
+        why = "; ".join(f"{r['what']} {r['measured']}" for r in summary["verdict"]["reasons"])
+        say(f"{part}: {mode} is not trustworthy: {why}")
+        result.setdefault("distrusted", []).append({"directory": d, "why": why, "throughput": scalar(summary, "throughput")})
+        now = time.monotonic()
+        # Another would take as long.
+        if now - BEGAN + now - began > AGAIN_UNTIL_S:
+            break
+    return d
+
+
 def service(part, catalog, rate, factor, warm_up, measure, out, result):
     """Baseline, diecast, naive and baseline of a catalog at a rate, side by side; figures of diecast and naive."""
     order = [("baseline", ()), ("diecast", ("--tdf", factor, "--scale", factor)), ("naive", ("--scale", factor)), ("baseline", ())]
@@ -208,20 +230,8 @@ def service(part, catalog, rate, factor, warm_up, measure, out, result):
     for i, (mode, extra) in enumerate(order):
         # Naive runs shorter: its queues grow without bound.
         seconds = min(measure, 20) if mode == "naive" else measure
-        for again in range(1 + AGAIN):
-            d = f"{out}/{part}-{i}-{mode}" + (f"-again-{again}" if again else "")
-            say(f"{part}: {mode}, {rate}/s a load node")
-            began = time.monotonic()
-            summary = run(catalog, d, mode, rate, warm_up, seconds, extra)
-            took = time.monotonic() - began
-            if summary is None or mode == "naive" or summary["verdict"]["trustworthy"]:
-                break
-            why = "; ".join(f"{r['what']} {r['measured']}" for r in summary["verdict"]["reasons"])
-            say(f"{part}: {mode} is not trustworthy: {why}")
-            result.setdefault("distrusted", []).append({"directory": d, "why": why, "throughput": scalar(summary, "throughput")})
-            if time.monotonic() - BEGAN + took > AGAIN_UNTIL_S:
-                break
-        if summary is not None:
+        d = trusted(f"{out}/{part}-{i}-{mode}", part, (catalog, mode, rate, warm_up, seconds, extra), result)
+        if d is not None:
             directories.append(d)
     c = compare(directories, f"{out}/{part}.html")
     result[part] = {"rate_per_node": rate, "comparison": c}
