@@ -59,6 +59,14 @@
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
 #define COLD_MAX_NS 1000000ull
+// core/cpu/src/hits.rs has the same.
+#define HIT_SUMS 8
+// Of a piece of work in which a hit came as it began: it was overdue and tells nothing.
+#define OVERDUE_HIT 0x10000u
+#define OVERDUE_WITHIN_NS 10000
+// Each receive counts like so many bytes more: it has work of its own.
+#define RECEIVE_BYTES 1024
+#define SIGTRAP 5
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -161,6 +169,8 @@ struct node {
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
 	// Those before which another process of the program had run last come second.
 	struct ages ages[2][WAIT_KINDS][AGED_BINS];
+	// Sums over pieces of work by how many hits they had (core/cpu/src/hits.rs).
+	__u64 hits[WAIT_KINDS][HIT_SUMS];
 	// Switches to its threads: from another of the same process, with which the meter's timer goes on; from another that
 	// is metered, whose timer is ended; from anything else.
 	__u64 switches[3];
@@ -183,6 +193,19 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } slow SEC(".maps");
+
+// What a hit of the meter adds to a burst, and what lies between two, real CPU ns, by node.
+struct hit_cost {
+	__u64 added_ns;
+	__u64 period_ns;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, NODES_MAX);
+	__type(key, __u64);
+	__type(value, struct hit_cost);
+} hit_costs SEC(".maps");
 
 // When a thread of a program last gave up a core, and of which process.
 struct program {
@@ -224,7 +247,12 @@ struct burst {
 	__u32 counted_past;
 	// What it had waited for.
 	__u32 kind;
-	__u32 pad;
+	// Hits of the meter in it.
+	__u32 hits;
+	// Its present piece of work, up to the next receive: CPU time at its start, hits, and whether it began with a receive.
+	__u64 piece_from_ns;
+	__u32 piece_hits;
+	__u32 piece_received;
 	struct wait wait;
 };
 struct {
@@ -377,9 +405,40 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
 }
 
-// A thread blocks: a burst is over.
-static __always_inline void count(struct node *node, struct task_struct *task, struct burst *b)
+static __always_inline void piece_begins(struct burst *b, __u64 cpu_ns, bool received)
 {
+	b->piece_from_ns = cpu_ns;
+	b->piece_hits = 0;
+	b->piece_received = received;
+}
+
+// A piece of work is over. One that did not begin with a receive may have had more to do since its thread slept; one that is
+// longer than what lies between two hits surely has one.
+static __always_inline void count_piece(struct node *node, __u64 cookie, struct burst *b, __u64 cpu_ns)
+{
+	struct hit_cost *cost = bpf_map_lookup_elem(&hit_costs, &cookie);
+	__u64 ns = cpu_ns - b->piece_from_ns, us = ns / 1000, hits = b->piece_hits, hit = hits != 0, *sums;
+	__u32 kind = b->kind, first = 0, *is_slow = bpf_map_lookup_elem(&slow, &first);
+
+	if (!b->piece_received || hits >= OVERDUE_HIT || !cost || ns > cost->period_ns)
+		return;
+	if (kind >= WAIT_KINDS || (is_slow && *is_slow))
+		return;
+	sums = node->hits[kind];
+	__sync_fetch_and_add(&sums[0], 1);
+	__sync_fetch_and_add(&sums[1], us);
+	__sync_fetch_and_add(&sums[2], hit);
+	__sync_fetch_and_add(&sums[3], hits);
+	__sync_fetch_and_add(&sums[4], us * us);
+	__sync_fetch_and_add(&sums[5], hits * hits);
+	__sync_fetch_and_add(&sums[6], hits * us);
+	__sync_fetch_and_add(&sums[7], hit * us);
+}
+
+// A thread blocks: a burst is over.
+static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
+{
+	struct hit_cost *of_hits;
 	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
 	__u64 data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task), first = 0;
@@ -387,10 +446,15 @@ static __always_inline void count(struct node *node, struct task_struct *task, s
 
 	if (next >= WAIT_KINDS)
 		return;
+	count_piece(node, cookie, b, task->se.sum_exec_runtime);
 	b->counting = 0;
 	b->kind = next;
 	if (kind >= WAIT_KINDS || bin >= GAP_BINS || (is_slow && *is_slow))
 		return;
+	// What is left is the program's own; of which at least a half, whatever a hit takes.
+	of_hits = bpf_map_lookup_elem(&hit_costs, &cookie);
+	if (of_hits)
+		cpu_ns -= least(of_hits->added_ns * b->hits, cpu_ns / 2);
 	if (cpu_ns > COLD_MAX_NS)
 		cpu_ns = COLD_MAX_NS;
 	if (data > DATA_MAX)
@@ -406,17 +470,60 @@ static __always_inline void count(struct node *node, struct task_struct *task, s
 		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, cpu_us);
 }
 
+// CPU time of the present thread.
+static __always_inline __u64 cpu_time(struct task_struct *task, struct burst *b, __u64 now)
+{
+	__u64 since = now - b->offset_ns - task->se.exec_start;
+
+	// The clocks' distance is known to within the time of one context switch, and grows by what the host steals.
+	if ((__s64)since <= 0)
+		return task->se.sum_exec_runtime;
+	return task->se.sum_exec_runtime + (since < NS_PER_S / hz ? since : NS_PER_S / hz);
+}
+
 // A thread has received so much from a socket. Linux 6.3 or later.
 SEC("tp_btf/sock_recv_length")
 int BPF_PROG(received, const void *socket, int bytes, int flags)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct node *node;
 	struct burst *b;
+	__u64 cpu_ns, cookie;
 
 	if (bytes <= 0 || flags & MSG_PEEK)
 		return 0;
-	b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
-	if (b && b->counting)
-		b->data += bytes;
+	b = bpf_task_storage_get(&bursts, task, 0, 0);
+	if (!b || !b->counting)
+		return 0;
+	node = node_of(task, &cookie);
+	if (!node)
+		return 0;
+	cpu_ns = cpu_time(task, b, bpf_ktime_get_ns());
+	count_piece(node, cookie, b, cpu_ns);
+	piece_begins(b, cpu_ns, true);
+	// What comes later is beyond what is counted.
+	if (cpu_ns - b->counted_from_ns < COLD_MAX_NS)
+		b->data += bytes + RECEIVE_BYTES;
+	return 0;
+}
+
+// A hit of the meter's begins; who else sends a thread SIGTRAP does it seldom.
+SEC("tp_btf/signal_deliver")
+int BPF_PROG(hit, int signal)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct burst *b;
+
+	if (signal != SIGTRAP)
+		return 0;
+	b = bpf_task_storage_get(&bursts, task, 0, 0);
+	if (!b || !b->counting)
+		return 0;
+	b->hits++;
+	if (!b->piece_hits && cpu_time(task, b, bpf_ktime_get_ns()) - b->piece_from_ns < OVERDUE_WITHIN_NS)
+		b->piece_hits = OVERDUE_HIT;
+	else
+		b->piece_hits++;
 	return 0;
 }
 
@@ -460,7 +567,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
-			count(node, prev, b);
+			count(node, cookie, prev, b);
 		}
 		if (b && goes_on)
 			wait_begins(&b->wait, prev, &node->waited, cookie, at, now);
@@ -486,6 +593,8 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->counted_from_ns = next->se.sum_exec_runtime;
 		b->counted_gap_ns = b->gap_ns;
 		b->data = 0;
+		b->hits = 0;
+		piece_begins(b, b->counted_from_ns, false);
 		grow_old(b, next, process, now);
 	}
 	return 0;
@@ -565,7 +674,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	struct nsproxy *namespaces = task->nsproxy;
 	struct pid *pid;
 	struct burst *b;
-	__u64 now = bpf_ktime_get_ns(), cpu, since;
+	__u64 now = bpf_ktime_get_ns();
 
 	t->now_ns = now;
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
@@ -574,16 +683,11 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	b = bpf_task_storage_get(&bursts, task, 0, 0);
 	if (!b || !b->going)
 		return;
-	cpu = task->se.sum_exec_runtime;
-	since = now - b->offset_ns - task->se.exec_start;
-	// The clocks' distance is known to within the time of one context switch, and grows by what the host steals.
-	if ((__s64)since > 0)
-		cpu += since < NS_PER_S / hz ? since : NS_PER_S / hz;
 	pid = task->thread_pid;
 	t->tid = innermost(pid);
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
 		t->tid |= IN_SETSOCKOPT;
-	t->cpu_ns = cpu;
+	t->cpu_ns = cpu_time(task, b, now);
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;
 	t->switches = task->nvcsw + task->nivcsw;

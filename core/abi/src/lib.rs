@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod clock;
+mod counters;
 mod own;
 mod rivals;
 mod sched;
@@ -20,6 +21,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
+pub use counters::{BlobFault, Counters};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
@@ -29,7 +31,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 29;
+pub const ABI_VERSION: u32 = 30;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -223,58 +225,6 @@ impl Shown {
     }
 }
 
-/// Counts that the blob keeps for the fidelity monitor.
-#[repr(C)]
-pub struct Counters {
-    /// CPU time charged by blobs, real CPU ns.
-    pub charged_ns: AtomicU64,
-    /// CPU time charged by the supervisor for what escaped.
-    pub charged_by_supervisor_ns: AtomicU64,
-    /// CPU time spent by the meter itself (measured part plus the estimate per hit).
-    pub meter_cost_ns: AtomicU64,
-    pub hits: AtomicU64,
-    /// System calls served by the blob.
-    pub traps: AtomicU64,
-    /// Ledger values out of any sensible range that were clamped.
-    pub clamped: AtomicU64,
-    /// Times a thread was so late that its debt was forgiven.
-    pub forgiven: AtomicU64,
-    pub forgiven_v_ns: AtomicU64,
-    /// Hits without a free slot.
-    pub no_slot: AtomicU64,
-    /// First unexpected state of a blob: a [`BlobFault`].
-    pub fault: AtomicU32,
-    pub fault_detail: AtomicU32,
-    /// Waiting for the host's cores that was subtracted, real ns.
-    pub waited_ns: AtomicU64,
-    /// CPU time that was not charged because the work was colder than on the original machine, real CPU ns.
-    pub cold_ns: AtomicU64,
-    /// CPU time that was not charged because the host's cores were slow when it was used, real CPU ns.
-    pub slow_ns: AtomicU64,
-    /// Charges begun and done, by hits and by the emulator for packets' senders. While they differ, charged time and
-    /// threads' accounts disagree.
-    pub charges_begun: AtomicU64,
-    pub charges_done: AtomicU64,
-    /// The part of what was charged by hits that was found in the kernel, real CPU ns.
-    pub system_ns: AtomicU64,
-    /// Histogram of ledger lateness, virtual ns: how long after the virtual end of its sender's work each packet left,
-    /// and of the hits that found their thread behind, by how much it was.
-    pub late_v: [AtomicU64; LATE_BUCKETS],
-    /// Histogram of the lateness of the meter's own sleeps, real ns.
-    pub sleep_late: [AtomicU64; LATE_BUCKETS],
-}
-
-/// Unexpected states that a blob reports instead of printing.
-#[repr(u32)]
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum BlobFault {
-    None = 0,
-    /// A trapped call that has no handler.
-    NoHandler = 1,
-    /// A Rust panic in the blob.
-    Panic = 2,
-}
-
 /// The page that all processes of a node share.
 #[repr(C)]
 pub struct NodePage {
@@ -301,8 +251,11 @@ pub struct NodePage {
     pub speed_frac: AtomicU64,
     /// The machine's timer slack stretched by the TDF, real ns: added to sleeps and waits, not to timers.
     pub slack_ns: AtomicU64,
-    /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), estimated.
+    /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), as the probe estimates it, real ns.
     pub hit_cost_ns: AtomicU64,
+    /// The same as the node's own bursts show it, with what its code takes longer after a hit, since others had its caches
+    /// meanwhile; 0 while they don't (see core/cpu, hits).
+    pub shown_hit_ns: AtomicU64,
     /// What the meter adds to a context switch to one of its threads: its timer is set. Estimated, ns.
     pub switch_cost_ns: AtomicU64,
     /// How many times that a switch costs on the average, in parts of [`SWITCH_ONCE`]: nothing between threads of one process, whose timer goes
@@ -521,6 +474,15 @@ pub const fn late_bucket_max_ns(bucket: usize) -> u64 {
 }
 
 impl NodePage {
+    /// CPU time of a hit that the blob can't see, estimated, real ns.
+    #[inline(always)]
+    pub fn hidden_hit_ns(&self) -> u64 {
+        match self.shown_hit_ns.load(Ordering::Relaxed) {
+            0 => self.hit_cost_ns.load(Ordering::Relaxed),
+            shown => shown,
+        }
+    }
+
     /// The segment in force, read under the seqlock. Gives up after many tries (a supervisor that died while
     /// writing) and returns the last consistent-looking value.
     #[inline(always)]

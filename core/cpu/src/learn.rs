@@ -9,8 +9,8 @@
 //! then. There the growth is that of all nodes of the lab together, of which some do. Evidence is weighed for each kind
 //! of waiting by itself: that a server's wait for requests is sometimes short says nothing of its wait for a database.
 //!
-//! Who gets a stream of data finds more of it after a longer sleep, and has more to do: that is no coldness. So bursts are
-//! compared as if each had received as much, by what those after equal sleeps cost for their data.
+//! Who gets a stream of data, or many requests, finds more of them after a longer sleep, and has more to do: that is no
+//! coldness. So bursts are compared as if each had received as much, by what those after equal sleeps cost for their data.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -53,7 +53,7 @@ pub struct Bursts {
     pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of their CPU times, µs².
     pub square_us2: [[f64; GAP_BINS]; WAIT_KINDS],
-    /// What they have received from sockets, in units of 256 bytes (DATA_ONE of `bpf-egress`).
+    /// What they have received from sockets, in units of 256 bytes, each receive as 1 KiB more (`bpf-egress`).
     pub data: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of that.
     pub data_square: [[f64; GAP_BINS]; WAIT_KINDS],

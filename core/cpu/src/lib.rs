@@ -15,6 +15,8 @@ mod ages;
 mod cold;
 mod egress;
 #[cfg(feature = "alloc")]
+mod hits;
+#[cfg(feature = "alloc")]
 mod learn;
 mod receive;
 mod speed;
@@ -24,6 +26,8 @@ mod weights;
 pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender, mean_switch_ns};
+#[cfg(feature = "alloc")]
+pub use hits::{HIT_SUMS, HitSums};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};

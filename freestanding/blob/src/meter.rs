@@ -168,7 +168,7 @@ fn hit(told: u64, in_kernel: bool) {
         let since = ledger::switches_since(known_switches, switches);
         ledger::switches_ns(n.switch_cost_ns.load(Relaxed), switch_part(), since, usual)
     };
-    let hidden = n.hit_cost_ns.load(Relaxed).saturating_add(switched).min(usual);
+    let hidden = n.hidden_hit_ns().saturating_add(switched).min(usual);
     let work = usual - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
     let segment = n.segment();
@@ -283,7 +283,10 @@ fn hit(told: u64, in_kernel: bool) {
     sentraps::look(slot);
     let after = thread_cpu();
     slot.last_cpu_ns.store(after, Relaxed);
-    add_cost(slot, after.saturating_sub(cpu));
+    let seen = after.saturating_sub(cpu);
+    k.charging_hits.fetch_add(1, Relaxed);
+    k.seen_hits_ns.fetch_add(seen, Relaxed);
+    add_cost(slot, seen);
 }
 
 /// Sleeps until a thread's turn comes; the instant it woke. Where others went to sleep meanwhile it could have begun its

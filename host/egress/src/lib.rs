@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use diecast_core_abi::GAP_BINS;
-use diecast_core_cpu::{AGE_CELLS, AGE_SUMS, Ages, Bursts, WAIT_KINDS};
+use diecast_core_cpu::{AGE_CELLS, AGE_SUMS, Ages, Bursts, HIT_SUMS, HitSums, WAIT_KINDS};
 use diecast_host_bpf::{BpfError, Programs, Source, absent};
 use diecast_host_net::{HostNetError, LARGE_KEY_BYTES, TRAILER_BYTES, kernel_hz, netns_cookie};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
@@ -18,7 +18,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
 pub use waits::Waits;
 
 /// Programs at wake-ups and context switches.
-const TRACED: [&str; 4] = ["wakeup", "wakeup_new", "burst", "migrate"];
+const TRACED: [&str; 5] = ["wakeup", "wakeup_new", "burst", "migrate", "hit"];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
 /// Finds out which process this is.
@@ -27,18 +27,21 @@ const DEBT: &str = "debt";
 const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
+const HIT_COSTS: &str = "hit_costs";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
-/// by kind and bin, sums over their ages, switches, then what threads waited for.
+/// by kind and bin, sums over their ages and over the hits in them, switches, then what threads waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
+const HIT_WORDS: usize = HIT_SUMS * WAIT_KINDS;
 const SWITCH_WORDS: usize = 3;
-const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
+const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
 
 /// What the programs counted of a node's threads since it was added.
 #[derive(Clone, Debug, Default)]
 pub struct Counted {
     pub bursts: Bursts,
     pub ages: Ages,
+    pub hits: HitSums,
     /// Switches to its threads: from another of the same process; from another of a node; from anything else.
     pub switches: [u64; SWITCH_WORDS],
 }
@@ -68,6 +71,7 @@ pub struct Egress {
     nodes: MapHandle,
     large: MapHandle,
     slow: MapHandle,
+    hit_costs: MapHandle,
     debt: OwnedFd,
     programs: Programs,
 }
@@ -94,8 +98,9 @@ impl Egress {
         })?;
         programs.run(LOADER)?;
         programs.attach_traced(traced)?;
-        let (nodes, large, slow) = (programs.map(NODES)?, programs.map(LARGE)?, programs.map(SLOW)?);
-        Ok(Egress { nodes, large, slow, debt: programs.descriptor(DEBT)?, programs })
+        let (nodes, large) = (programs.map(NODES)?, programs.map(LARGE)?);
+        let (slow, hit_costs) = (programs.map(SLOW)?, programs.map(HIT_COSTS)?);
+        Ok(Egress { nodes, large, slow, hit_costs, debt: programs.descriptor(DEBT)?, programs })
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.
@@ -110,7 +115,6 @@ impl Egress {
     /// The bursts and switches of a node's threads, counted since the node was added; `cookie` is what `add_node` gave.
     pub fn counted(&self, cookie: u64) -> Result<Counted, EgressError> {
         let words = self.words(cookie)?;
-        let switches = std::array::from_fn(|at| words.get(BURST_WORDS + AGE_WORDS + at).copied().unwrap_or(0));
         let mut words = words.iter().map(|w| *w as f64);
         let mut bursts = Bursts::default();
         let Bursts { count, cpu_ns, square_us2, data, data_square, data_us } = &mut bursts;
@@ -123,7 +127,12 @@ impl Egress {
         for cell in &mut ages.0 {
             cell.iter_mut().for_each(|sum| *sum = words.next().unwrap_or(0.0));
         }
-        Ok(Counted { bursts, ages, switches })
+        let mut hits = HitSums::default();
+        for sums in &mut hits.0 {
+            sums.iter_mut().for_each(|sum| *sum = words.next().unwrap_or(0.0));
+        }
+        let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
+        Ok(Counted { bursts, ages, hits, switches })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is
@@ -139,9 +148,18 @@ impl Egress {
             .map_err(|error| self.programs.error("configure", error).into())
     }
 
+    /// A hit of the meter adds so much CPU time to a burst of this node, real ns, which is no part of what grows with sleeps;
+    /// and between two hits lies so much.
+    pub fn set_hit_cost(&self, cookie: u64, added_ns: u64, period_ns: u64) -> Result<(), EgressError> {
+        let cost = [added_ns.to_ne_bytes(), period_ns.to_ne_bytes()];
+        self.hit_costs
+            .update(&cookie.to_ne_bytes(), cost.as_flattened(), MapFlags::ANY)
+            .map_err(|error| self.programs.error("configure", error).into())
+    }
+
     /// What a node's threads waited for since the node was added; `cookie` is what `add_node` gave.
     pub fn waits(&self, cookie: u64) -> Result<Waits, EgressError> {
-        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(BURST_WORDS + AGE_WORDS + SWITCH_WORDS)))
+        Ok(Waits::of_words(self.words(cookie)?.into_iter().skip(NODE_WORDS - waits::WAITED_WORDS)))
     }
 
     /// What the programs keep of a node.

@@ -99,6 +99,13 @@ fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
     }
 }
 
+#[test]
+fn pieces_of_work_are_counted_by_their_hits() {
+    if !skip() {
+        diecast_quiet::look(hits);
+    }
+}
+
 /// True, and a printed reason, where these programs can't be loaded.
 fn skip() -> bool {
     let (root, btf) = (rustix::process::geteuid().is_root(), std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
@@ -250,6 +257,65 @@ fn a_frame_of_several_segments_tells_its_sender_apart_from_it() {
     assert!(before <= cpu + 50_000 && cpu <= after + 10_050_000, "{before} {cpu} {after}");
     key[19] ^= 1;
     assert_eq!(egress.trailer_of(&key), None, "not of another");
+}
+
+/// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the
+/// receive, as one that was overdue does.
+fn hits() {
+    let egress = Egress::load().unwrap();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    extern "C" fn handler(_: i32) {
+        spin(Duration::from_micros(100));
+    }
+    // SAFETY: has a handler, below.
+    let hit = || assert_eq!(unsafe { libc::raise(libc::SIGTRAP) }, 0);
+    let pieces = |rounds: u32| {
+        in_netns(ns.as_fd(), || {
+            // SAFETY: the handler only reads a clock.
+            unsafe { libc::signal(libc::SIGTRAP, handler as extern "C" fn(i32) as libc::sighandler_t) };
+            // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
+            let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            poll_ms(1);
+            for round in 0..rounds {
+                a.send(b"request").unwrap();
+                b.recv(&mut [0; 16]).unwrap();
+                if round % 5 == 4 {
+                    hit();
+                }
+                spin(Duration::from_micros(150));
+                if round % 5 < 2 {
+                    hit();
+                }
+                spin(Duration::from_micros(150));
+                poll_ms(1);
+            }
+        })
+        .unwrap();
+    };
+    let total = |counted: &Counted| {
+        let mut sums = [0.0; diecast_core_cpu::HIT_SUMS];
+        counted.hits.0.iter().flatten().enumerate().for_each(|(i, v)| sums[i % sums.len()] += v);
+        sums
+    };
+    pieces(5);
+    assert_eq!(total(&egress.counted(cookie).unwrap())[0], 0.0, "before anybody has asked for it");
+    egress.set_hit_cost(cookie, 0, 900_000).unwrap();
+    pieces(100);
+    let [pieces_seen, cpu_us, with, hits, ..] = total(&egress.counted(cookie).unwrap());
+    // What the host delays beyond 900 us is left out.
+    assert!((60.0..=80.0).contains(&pieces_seen), "{pieces_seen} pieces");
+    assert!(with == hits && (30.0..=40.0).contains(&hits), "{hits} hits in {with} of them");
+    let mean_us = cpu_us / pieces_seen;
+    assert!((345.0..420.0).contains(&mean_us), "300 us and half a hit: {mean_us}");
+    // A piece that is longer than what lies between two hits is left out; what they add is no part of bursts.
+    egress.set_hit_cost(cookie, 100_000, 200_000).unwrap();
+    let before = egress.counted(cookie).unwrap();
+    pieces(100);
+    let now = egress.counted(cookie).unwrap();
+    assert_eq!(total(&now)[0], pieces_seen);
+    let bursts = now.bursts.since(&before.bursts);
+    let [n, ns] = [&bursts.count, &bursts.cpu_ns].map(|cells| cells.iter().flatten().sum::<f64>());
+    assert!(n >= 100.0 && (290e3..345e3).contains(&(ns / n)), "{n} bursts of {}", ns / n);
 }
 
 fn trailers() {

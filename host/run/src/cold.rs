@@ -1,12 +1,12 @@
-//! Learns, while a lab runs, how the work of each node grows with the sleep before it and with older ages, and from where the
-//! cores come to its threads, and tells the node's meters.
+//! Learns, while a lab runs, how the work of each node grows with the sleep before it and with older ages, what a hit adds to
+//! it, and from where the cores come to its threads, and tells the node's meters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
-use diecast_core_cpu::{Ages, Bursts, Growth, curve_of_all, discounts, growth_of_all, mean_switch_ns};
+use diecast_core_cpu::{Ages, Bursts, Growth, HitSums, curve_of_all, discounts, growth_of_all, mean_switch_ns};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
@@ -30,6 +30,9 @@ const KEEP_AGES: f64 = 0.99;
 /// would seem to shrink, it would be charged still more, and stay overloaded.
 const BUSY_MAX: f64 = 0.85;
 
+/// Hits without which nothing is said of what one costs.
+const HITS_MIN: f64 = 20.0;
+
 /// Switches since the last reading without which what was known of them stays.
 const SWITCHES_MIN: u64 = 16;
 
@@ -40,6 +43,10 @@ struct Learner {
     read: Counted,
     known: Bursts,
     ages: Ages,
+    hits: HitSums,
+    /// Hits, and what the blob saw of them, ns; both by the last reading.
+    hits_seen: [f64; 2],
+    hits_read: [u64; 2],
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
     read_at: RealNs,
@@ -73,8 +80,31 @@ impl Learner {
             let part = (new.telling() / ENOUGH).min(1.0);
             self.known.age_and_add(KEEP.powf(part), &new);
             self.ages.age_and_add(KEEP_AGES.powf(part), &now.ages.since(&self.read.ages));
+            self.hits.age_and_add(KEEP.powf(part), &now.hits.since(&self.read.hits));
+            self.tell_hits(egress, KEEP.powf(part));
         }
         self.read = now;
+    }
+
+    /// Tells meters and counting programs what a hit adds to a burst; what was seen of older hits counts `keep` of itself.
+    fn tell_hits(&mut self, egress: &Egress, keep: f64) {
+        let page = self.frame.page();
+        let k = &page.counters;
+        let read = [&k.charging_hits, &k.seen_hits_ns].map(|c| c.load(Relaxed));
+        let before = std::mem::replace(&mut self.hits_read, read);
+        for ((seen, now), before) in self.hits_seen.iter_mut().zip(read).zip(before) {
+            *seen = *seen * keep + now.saturating_sub(before) as f64;
+        }
+        let [hits, all_ns] = self.hits_seen;
+        let mut added_ns = 0;
+        if hits >= HITS_MIN {
+            let hidden_ns = self.hits.hidden_ns(all_ns / hits, page.hit_cost_ns.load(Relaxed));
+            // 0 is for what is not known.
+            page.shown_hit_ns.store(hidden_ns.max(1), Relaxed);
+            added_ns = hidden_ns + (all_ns / hits) as u64;
+        }
+        // A map that refuses has what it was told last.
+        let _ = egress.set_hit_cost(self.cookie, added_ns, self.frame.hits_apart_ns());
     }
 
     fn tell(&self, of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
@@ -99,6 +129,9 @@ pub(crate) fn start_learning(
             read: Counted::default(),
             known: Bursts::default(),
             ages: Ages::default(),
+            hits: HitSums::default(),
+            hits_seen: [0.0; 2],
+            hits_read: [0; 2],
             charged_ns: 0,
             read_at: RealNs(0),
         };

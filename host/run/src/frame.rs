@@ -259,7 +259,7 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
         g(&k.hits),
         g(&k.charged_ns) / 1000,
         g(&k.meter_cost_ns) / 1000,
-        g(&node.page().hit_cost_ns),
+        node.page().hidden_hit_ns(),
         g(&node.page().switch_cost_ns),
         g(&k.waited_ns) / 1000,
         g(&k.forgiven),

@@ -13,7 +13,7 @@ use diecast_core_procfs as procfs;
 use diecast_core_vtime::{FrameMap, Rate, RealNs, Tdf, VirtNs};
 use diecast_host_sys::memory::{self, Shared};
 use diecast_host_sys::time;
-use diecast_host_tick::CoreTicks;
+use diecast_host_tick::{Cadence, CoreTicks};
 
 use crate::exec::OURS;
 use crate::image;
@@ -270,6 +270,12 @@ impl NodeFrame {
     /// The clocks by which its threads are hit; none where each has an event.
     pub fn ticks(&self) -> Option<&Arc<CoreTicks>> {
         self.ticks.get()
+    }
+
+    /// What lies between two hits of a thread that is always busy, real CPU ns, but for what waits for them.
+    pub fn hits_apart_ns(&self) -> u64 {
+        let grain_ns = self.cpu.grain_ns;
+        self.ticks().map_or(grain_ns, |_| Cadence::of_grain(grain_ns).period_ns)
     }
 
     /// How the meter's hits come to a thread of this node that is always busy.
