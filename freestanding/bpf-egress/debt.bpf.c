@@ -63,7 +63,7 @@
 #define HIT_SUMS 8
 // Of a piece of work in which a hit came as it began: it was overdue and tells nothing.
 #define OVERDUE_HIT 0x10000u
-#define OVERDUE_WITHIN_NS 10000
+#define OVERDUE_WITHIN_NS 30000
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
