@@ -56,10 +56,8 @@ pub fn came() {
 /// At the end of a hit of the thread whose slot this is, which blocks SIGTRAP: was one lost?
 pub fn look(slot: &ThreadSlot) {
     let cell = &slot.trap;
-    if cell.load(Relaxed) == note(SENT)
-        && sys::pending() & SIGTRAP_BIT == 0
-        && cell.compare_exchange(note(SENT), NONE, SeqCst, SeqCst).is_ok()
-    {
+    // The note stays until it has come: a hit that is raised right now would take its place.
+    if cell.load(Relaxed) == note(SENT) && sys::pending() & SIGTRAP_BIT == 0 {
         again();
     }
 }
