@@ -405,6 +405,13 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
 }
 
+static __always_inline bool cores_are_slow(void)
+{
+	__u32 first = 0, *is_slow = bpf_map_lookup_elem(&slow, &first);
+
+	return is_slow && *is_slow;
+}
+
 static __always_inline void piece_begins(struct burst *b, __u64 cpu_ns, bool received)
 {
 	b->piece_from_ns = cpu_ns;
@@ -414,15 +421,12 @@ static __always_inline void piece_begins(struct burst *b, __u64 cpu_ns, bool rec
 
 // A piece of work is over. One that did not begin with a receive may have had more to do since its thread slept; one that is
 // longer than what lies between two hits surely has one.
-static __always_inline void count_piece(struct node *node, __u64 cookie, struct burst *b, __u64 cpu_ns)
+static __always_inline void count_piece(struct node *node, struct hit_cost *cost, struct burst *b, __u64 cpu_ns)
 {
-	struct hit_cost *cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	__u64 ns = cpu_ns - b->piece_from_ns, us = ns / 1000, hits = b->piece_hits, hit = hits != 0, *sums;
-	__u32 kind = b->kind, first = 0, *is_slow = bpf_map_lookup_elem(&slow, &first);
+	__u32 kind = b->kind;
 
-	if (!b->piece_received || hits >= OVERDUE_HIT || !cost || ns > cost->period_ns)
-		return;
-	if (kind >= WAIT_KINDS || (is_slow && *is_slow))
+	if (!b->piece_received || hits >= OVERDUE_HIT || !cost || ns > cost->period_ns || kind >= WAIT_KINDS)
 		return;
 	sums = node->hits[kind];
 	__sync_fetch_and_add(&sums[0], 1);
@@ -438,23 +442,26 @@ static __always_inline void count_piece(struct node *node, __u64 cookie, struct 
 // A thread blocks: a burst is over.
 static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
 {
-	struct hit_cost *of_hits;
+	struct hit_cost *cost;
 	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
 	__u64 data = b->data / DATA_ONE, cpu_us;
-	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task), first = 0;
-	__u32 *is_slow = bpf_map_lookup_elem(&slow, &first);
+	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
 	if (next >= WAIT_KINDS)
 		return;
-	count_piece(node, cookie, b, task->se.sum_exec_runtime);
 	b->counting = 0;
+	if (cores_are_slow()) {
+		b->kind = next;
+		return;
+	}
+	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
+	count_piece(node, cost, b, task->se.sum_exec_runtime);
 	b->kind = next;
-	if (kind >= WAIT_KINDS || bin >= GAP_BINS || (is_slow && *is_slow))
+	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
 		return;
 	// What is left is the program's own; of which at least a half, whatever a hit takes.
-	of_hits = bpf_map_lookup_elem(&hit_costs, &cookie);
-	if (of_hits)
-		cpu_ns -= least(of_hits->added_ns * b->hits, cpu_ns / 2);
+	if (cost)
+		cpu_ns -= least(cost->added_ns * b->hits, cpu_ns / 2);
 	if (cpu_ns > COLD_MAX_NS)
 		cpu_ns = COLD_MAX_NS;
 	if (data > DATA_MAX)
@@ -499,7 +506,8 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	if (!node)
 		return 0;
 	cpu_ns = cpu_time(task, b, bpf_ktime_get_ns());
-	count_piece(node, cookie, b, cpu_ns);
+	if (!cores_are_slow())
+		count_piece(node, bpf_map_lookup_elem(&hit_costs, &cookie), b, cpu_ns);
 	piece_begins(b, cpu_ns, true);
 	// What comes later is beyond what is counted.
 	if (cpu_ns - b->counted_from_ns < COLD_MAX_NS)

@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use diecast_core_abi::GAP_BINS;
 
 use crate::learn::{BIN_MIN, KINSHIP_DEVIATION, WAIT_KINDS};
+use crate::sums;
 
 /// Sums that are kept of the bursts of a cell.
 pub const AGE_SUMS: usize = 10;
@@ -57,14 +58,13 @@ pub type Growth = [f64; 2];
 impl Ages {
     /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &Ages) {
-        let pairs = self.0.iter_mut().flatten().zip(newer.0.iter().flatten());
-        pairs.for_each(|(mine, new)| *mine = *mine * keep + new);
+        sums::age_and_add(keep, self.0.iter_mut().flatten().zip(newer.0.iter().flatten()));
     }
 
     /// What was added since an earlier reading of the same sums.
     pub fn since(&self, earlier: &Ages) -> Ages {
         let mut new = self.clone();
-        new.0.iter_mut().flatten().zip(earlier.0.iter().flatten()).for_each(|(m, t)| *m = (*m - t).max(0.0));
+        sums::leave_new(new.0.iter_mut().flatten().zip(earlier.0.iter().flatten()));
         new
     }
 

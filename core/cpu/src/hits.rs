@@ -7,9 +7,10 @@
 //! common beyond that is what hits added.
 //!
 //! A thread that slept finds more to do. So work is looked at in *pieces*, from one receive to the next or to where the thread
-//! blocks, and those that neither begin nor end with a receive don't count.
+//! blocks, and those that don't begin with a receive don't count.
 
 use crate::learn::WAIT_KINDS;
+use crate::sums;
 
 /// Sums that are kept of the pieces of one kind of wait: their number, CPU time (µs), those with a hit, hits, the squares of
 /// CPU time and of hits, and the products of CPU time with hits and with having one.
@@ -26,6 +27,8 @@ const HIT_CPU: usize = 7;
 const PIECES_MIN: f64 = 20.0;
 /// Rounds in which the cost is found; it converges in a few.
 const ROUNDS: usize = 30;
+/// Nothing dearer is asked for.
+const COST_MAX_US: f64 = 500.0;
 /// Before anything is seen, what code takes longer after a hit is 0 give or take so much (a standard deviation).
 const AFTER_DEVIATION_US: f64 = 20.0;
 /// More is never taken for it: a program that does more after it slept, unseen, would be charged too little.
@@ -44,14 +47,13 @@ impl Default for HitSums {
 impl HitSums {
     /// Adds newer pieces; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &HitSums) {
-        let pairs = self.0.iter_mut().flatten().zip(newer.0.iter().flatten());
-        pairs.for_each(|(mine, new)| *mine = *mine * keep + new);
+        sums::age_and_add(keep, self.0.iter_mut().flatten().zip(newer.0.iter().flatten()));
     }
 
     /// What was added since an earlier reading of the same sums.
     pub fn since(&self, earlier: &HitSums) -> HitSums {
         let mut new = self.clone();
-        new.0.iter_mut().flatten().zip(earlier.0.iter().flatten()).for_each(|(m, t)| *m = (*m - t).max(0.0));
+        sums::leave_new(new.0.iter_mut().flatten().zip(earlier.0.iter().flatten()));
         new
     }
 
@@ -85,9 +87,6 @@ impl HitSums {
         Some((cost, noise / (vary * vary)))
     }
 }
-
-/// Nothing dearer is asked for.
-const COST_MAX_US: f64 = 500.0;
 
 /// Of the pieces of a kind: means, and sums of squares and products of what differs from them.
 struct Kind {

@@ -19,6 +19,7 @@ use diecast_core_abi::GAP_BINS;
 
 use crate::SWITCHES_MAX;
 use crate::cold::{DISCOUNT_MAX, WHOLE};
+use crate::sums;
 
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
 pub const WAIT_KINDS: usize = 32;
@@ -71,7 +72,7 @@ impl Default for Bursts {
 impl Bursts {
     /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &Bursts) {
-        self.beside(newer).for_each(|(m, t)| *m = *m * keep + t);
+        sums::age_and_add(keep, self.beside(newer));
     }
 
     /// How many bursts the curve could be learned from: those after a sleep that is long enough.
@@ -82,7 +83,7 @@ impl Bursts {
     /// What was added since an earlier reading of the same counts.
     pub fn since(&self, earlier: &Bursts) -> Bursts {
         let mut new = self.clone();
-        new.beside(earlier).for_each(|(m, t)| *m = (*m - t).max(0.0));
+        sums::leave_new(new.beside(earlier));
         new
     }
 

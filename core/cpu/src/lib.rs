@@ -20,6 +20,8 @@ mod hits;
 mod learn;
 mod receive;
 mod speed;
+#[cfg(feature = "alloc")]
+mod sums;
 mod weights;
 
 #[cfg(feature = "alloc")]

@@ -123,13 +123,9 @@ impl Egress {
                 sums[kind][bin] = words.next().unwrap_or(0.0);
             }
         }
-        let mut ages = Ages::default();
-        for cell in &mut ages.0 {
-            cell.iter_mut().for_each(|sum| *sum = words.next().unwrap_or(0.0));
-        }
-        let mut hits = HitSums::default();
-        for sums in &mut hits.0 {
-            sums.iter_mut().for_each(|sum| *sum = words.next().unwrap_or(0.0));
+        let (mut ages, mut hits) = (Ages::default(), HitSums::default());
+        for sum in ages.0.iter_mut().flatten().chain(hits.0.iter_mut().flatten()) {
+            *sum = words.next().unwrap_or(0.0);
         }
         let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         Ok(Counted { bursts, ages, hits, switches })
