@@ -23,6 +23,9 @@
 #define NEVER (-1ull)
 // core/abi has the same. Thirty-two bits.
 #define METER_MAGIC 0xd1ecca57ull
+// When the hit was left, in units of 512 ns: the last eight bits of that above all else.
+#define LEFT_SHIFT 56
+#define LEFT_UNIT_SHIFT 9
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -70,6 +73,8 @@ struct {
 // for as long, so that none may share it.
 struct work {
 	struct bpf_task_work work;
+	// When it was left.
+	__u64 left_ns;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -98,11 +103,12 @@ static __always_inline __u64 standing(struct task_struct *task)
 static int hit(struct bpf_map *map, void *key, void *value)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	__u64 *hit_ns = meter_of(task);
+	struct work *work = value;
+	__u64 *hit_ns = meter_of(task), told = standing(task) | (work->left_ns >> LEFT_UNIT_SHIFT) << LEFT_SHIFT;
 
 	// What the thread has used is added up when it gives the core up, as it does in its hit, and at the kernel's ticks:
 	// now it would be too little by most of a slice, and the thread be hit again as it gets the core.
-	if (hit_ns && !bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task)))
+	if (hit_ns && !bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, told))
 		*hit_ns = NEVER;
 	return 0;
 }
@@ -118,8 +124,10 @@ static __always_inline void leave_hit(struct task_struct *task)
 		bpf_map_update_elem(&works, &thread, &none, BPF_NOEXIST);
 		work = bpf_map_lookup_elem(&works, &thread);
 	}
-	if (work)
-		bpf_task_work_schedule_resume_impl(task, &work->work, &works, hit, NULL);
+	if (!work)
+		return;
+	work->left_ns = bpf_ktime_get_ns();
+	bpf_task_work_schedule_resume_impl(task, &work->work, &works, hit, NULL);
 }
 
 SEC("perf_event")

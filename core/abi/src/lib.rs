@@ -11,6 +11,7 @@
 
 mod clock;
 mod counters;
+mod hits;
 mod own;
 mod rivals;
 mod sched;
@@ -22,6 +23,7 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use counters::{BlobFault, Counters};
+pub use hits::left_since_ns;
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
@@ -31,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 30;
+pub const ABI_VERSION: u32 = 31;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -253,6 +255,9 @@ pub struct NodePage {
     pub slack_ns: AtomicU64,
     /// The part of a hit's cost that the blob can't see (interrupt, signal delivery), as the probe estimates it, real ns.
     pub hit_cost_ns: AtomicU64,
+    /// The part of that which a hit of a core's clock does not tell itself: all but what lies between the clock's interrupt and
+    /// the handler; 0 where that is not known.
+    pub hit_rest_ns: AtomicU64,
     /// The same as the node's own bursts show it, with what its code takes longer after a hit, since others had its caches
     /// meanwhile; 0 while they don't (see core/cpu, hits).
     pub shown_hit_ns: AtomicU64,
@@ -474,15 +479,6 @@ pub const fn late_bucket_max_ns(bucket: usize) -> u64 {
 }
 
 impl NodePage {
-    /// CPU time of a hit that the blob can't see, estimated, real ns.
-    #[inline(always)]
-    pub fn hidden_hit_ns(&self) -> u64 {
-        match self.shown_hit_ns.load(Ordering::Relaxed) {
-            0 => self.hit_cost_ns.load(Ordering::Relaxed),
-            shown => shown,
-        }
-    }
-
     /// The segment in force, read under the seqlock. Gives up after many tries (a supervisor that died while
     /// writing) and returns the last consistent-looking value.
     #[inline(always)]

@@ -9,7 +9,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
-use crate::{at_usual_speed, burst_after, charge, finish_of, switches_after, switches_ns, switches_since, warm_ns};
+use crate::{
+    at_usual_speed, burst_after, charge, finish_of, paused_ns, switches_after, switches_ns, switches_since, warm_ns,
+};
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +59,7 @@ impl Burst {
 struct Account<'a> {
     discount: &'a [AtomicU32; GAP_BINS],
     slow_discount: u32,
+    grain_ns: u64,
     /// What the meter adds to a switch, and how many times that on the average.
     switch: (u64, u32),
     slowness: Rate,
@@ -129,6 +132,10 @@ impl Account<'_> {
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
+        // Who sends was not in one system call for that long.
+        let paused_ns = paused_ns(used_ns, self.grain_ns);
+        self.slow_ns += paused_ns;
+        let used_ns = used_ns - paused_ns;
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
             let burst = Burst::of(slot);
@@ -190,6 +197,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     let mut account = Account {
         discount: &page.cold_discount,
         slow_discount: page.slow_discount.load(Relaxed),
+        grain_ns: page.grain_ns.load(Relaxed),
         switch: (page.switch_cost_ns.load(Relaxed), known_part(page)),
         slowness: page.slowness(),
         entries: page.entries(),
@@ -255,6 +263,7 @@ mod tests {
         let mut a = Account {
             discount,
             slow_discount,
+            grain_ns: 500 * US,
             switch: (switch_ns, 1 << 16),
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
@@ -363,6 +372,22 @@ mod tests {
         let s = slot(0, 50 * MS, 5 * MS);
         let (_, charged, free) = charged_on((&none, A_TENTH, 0), 0, 103 * MS, Some(&s), &slow);
         assert!(charged.abs_diff(400 * US) < 100 && free.abs_diff(10_600 * US) < 200, "{charged} {free}");
+    }
+
+    /// A core stood still for 15 ms while the thread had it.
+    #[test]
+    fn a_pause_of_the_core_is_charged_to_nobody() {
+        let none = Default::default();
+        let paused = Sent { cpu_ns: 16_300 * US, at: RealNs(115 * MS), ..sent() };
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        // A grain of it was work, at half speed.
+        let found = charged_on((&none, 0, 0), 0, 115 * MS, Some(&s), &paused);
+        assert_eq!(found, (11_000 * US, 500 * US, 11_000 * US));
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 16_300 * US, "all that the kernel counted is settled");
+        // 9 ms may be one call.
+        let busy = Sent { cpu_ns: 10_000 * US, ..paused };
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged_on((&none, 0, 0), 0, 115 * MS, Some(&s), &busy).1, 9_000 * US);
     }
 
     #[test]

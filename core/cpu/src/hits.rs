@@ -50,6 +50,11 @@ impl HitSums {
         sums::age_and_add(keep, self.0.iter_mut().flatten().zip(newer.0.iter().flatten()));
     }
 
+    /// How many there are.
+    pub fn pieces(&self) -> f64 {
+        self.0.iter().map(|sums| sums[COUNT]).sum()
+    }
+
     /// What was added since an earlier reading of the same sums.
     pub fn since(&self, earlier: &HitSums) -> HitSums {
         let mut new = self.clone();

@@ -33,7 +33,7 @@ pub use hits::{HIT_SUMS, HitSums};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
-pub use speed::{SpeedWatch, at_usual_speed, undisturbed_ns};
+pub use speed::{SpeedWatch, at_usual_speed, paused_ns, undisturbed_ns};
 pub use weights::{
     IDLE_WEIGHT, Part, REAL_TIME, USUAL_WEIGHT, charged_since, heavier_is_behind, part_of, weight_of_nice,
 };

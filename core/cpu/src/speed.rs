@@ -76,6 +76,22 @@ impl SpeedWatch {
     }
 }
 
+/// Pauses of a core shorter than this are not told from work: a program's exec is out of the meter's sight for as long.
+const PAUSE_MIN_NS: u64 = 6_000_000;
+/// And those in less than so many grains.
+const PAUSE_MIN_GRAINS: u64 = 8;
+/// Nobody keeps a core for longer and says that it did nothing: a thread was out of the meter's sight, under a tracer.
+const PAUSE_MAX_NS: u64 = 1_000_000_000;
+
+/// The part of a thread's CPU time since its last charge in which its core stood still, ns: a host of virtual machines lets
+/// one rest for milliseconds now and then, and calls not all of it stolen. Whoever is not in the kernel all the while is hit
+/// after a grain or two of CPU time, so that far more was no work. A grain of it counts as work.
+#[inline(always)]
+pub const fn paused_ns(used_ns: u64, grain_ns: u64) -> u64 {
+    let most_ns = grain_ns.saturating_mul(PAUSE_MIN_GRAINS).saturating_add(PAUSE_MIN_NS);
+    if used_ns > most_ns && used_ns < PAUSE_MAX_NS { used_ns - grain_ns } else { 0 }
+}
+
 /// What work of so many equal parts takes by the speed of the core alone: each as long as the median of them, of two the
 /// upper. A packet's softirq, an interrupt or another program's turn falls into one or two parts; a slow core is in all.
 /// Saturates.
@@ -149,6 +165,15 @@ mod tests {
         assert_eq!(w.slow_ns(), 35_000_000);
         w.worked(51_000, 60_000);
         assert_eq!(w.slow_ns(), 35_000_000);
+    }
+
+    #[test]
+    fn a_pause_is_far_more_than_a_slice_and_not_a_second() {
+        assert_eq!(paused_ns(9_900_000, 500_000), 0);
+        assert_eq!(paused_ns(15_300_000, 500_000), 14_800_000);
+        assert_eq!(paused_ns(15_300_000, 5_000_000), 0, "three grains of this length");
+        assert_eq!(paused_ns(1_000_000_000, 100_000), 0);
+        assert_eq!((paused_ns(0, 0), paused_ns(u64::MAX, u64::MAX)), (0, 0));
     }
 
     #[test]

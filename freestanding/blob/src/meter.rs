@@ -6,7 +6,9 @@
 
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
-use diecast_core_abi::{METER_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
+use diecast_core_abi::{
+    METER_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, left_since_ns,
+};
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
@@ -17,6 +19,9 @@ use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
+
+/// What a handler takes after its sleep, about.
+const HANDLER_MAX_NS: u64 = 30_000;
 
 /// A packet's charge reads the thread's CPU time by another way than a hit, and takes time that the host stole for its
 /// own; never by as much as this.
@@ -41,7 +46,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
         // SAFETY: as above.
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.
-        hit(i.word1, regs[reg::RCX] == regs[reg::RIP]);
+        hit(i.word1, i.code == SI_KERNEL, regs[reg::RCX] == regs[reg::RIP]);
         // SAFETY: as above.
         let blocked = unsafe { (*uc).mask };
         if process().own.cpu_timers.load(Relaxed) != 0 {
@@ -127,9 +132,9 @@ fn hold(slot: &ThreadSlot) {
     }
 }
 
-/// `told` is what came with it.
+/// `told` is what came with it, from a core's clock or not.
 #[inline(never)]
-fn hit(told: u64, in_kernel: bool) {
+fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let n = node();
     let k = &n.counters;
     k.hits.fetch_add(1, Relaxed);
@@ -161,16 +166,21 @@ fn hit(told: u64, in_kernel: bool) {
         last_cpu = cpu;
     }
     let used = cpu - last_cpu;
-    let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used);
+    // One on its way out of a system call may have been in it for as long.
+    let paused = if fresh || in_kernel { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
+    let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used - paused);
     let switches = usage::switches();
     let known_switches = slot.switches.load(Relaxed);
     let switched = {
         let since = ledger::switches_since(known_switches, switches);
         ledger::switches_ns(n.switch_cost_ns.load(Relaxed), switch_part(), since, usual)
     };
-    let hidden = n.hidden_hit_ns().saturating_add(switched).min(usual);
-    let work = usual - hidden;
     let last_wall = slot.last_wall_ns.load(Relaxed);
+    // One that was left in the handler of the last had to wait for its end.
+    let told_when = of_clock && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
+    let left_since = if told_when { Some(left_since_ns(told, now_r.0)) } else { None };
+    let hidden = n.hidden_of_hit_ns(left_since).saturating_add(switched).min(usual);
+    let work = usual - hidden;
     let segment = n.segment();
     let now_v = segment.v_of(now_r);
 

@@ -80,9 +80,12 @@ impl Learner {
             let part = (new.telling() / ENOUGH).min(1.0);
             self.known.age_and_add(KEEP.powf(part), &new);
             self.ages.age_and_add(KEEP_AGES.powf(part), &now.ages.since(&self.read.ages));
-            self.hits.age_and_add(KEEP.powf(part), &now.hits.since(&self.read.hits));
-            self.tell_hits(egress, KEEP.powf(part));
         }
+        // A piece of work is one however busy the node is.
+        let hits = now.hits.since(&self.read.hits);
+        let keep = KEEP.powf((hits.pieces() / ENOUGH).min(1.0));
+        self.hits.age_and_add(keep, &hits);
+        self.tell_hits(egress, keep);
         self.read = now;
     }
 

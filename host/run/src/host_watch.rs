@@ -252,6 +252,7 @@ pub fn start_probe(
                 if let (Some(kind), true) = (kind, look.work_ns < fastest.saturating_mul(SLOW_LOOK)) {
                     let known = costs.entry(kind).or_default();
                     known.hits.extend(&look.hit_costs_ns);
+                    known.rests.extend(&look.hit_rests_ns);
                     known.switches.extend(p.switch_cost_ns(kind.grain_ns).ok().flatten());
                 }
                 looks += 1;
@@ -277,6 +278,8 @@ pub fn start_probe(
 struct Costs {
     /// Of each hit, ns.
     hits: Vec<u64>,
+    /// The same without what lies between the clock's interrupt and the handler.
+    rests: Vec<u64>,
     /// What an event adds to a switch: one mean for each look, ns.
     switches: Vec<u64>,
 }
@@ -284,6 +287,7 @@ struct Costs {
 impl Costs {
     fn keep_latest(&mut self) {
         self.hits.drain(..self.hits.len().saturating_sub(HIT_COSTS_KEPT));
+        self.rests.drain(..self.rests.len().saturating_sub(HIT_COSTS_KEPT));
         self.switches.drain(..self.switches.len().saturating_sub(SWITCH_COSTS_KEPT));
     }
 
@@ -305,6 +309,9 @@ fn keep_costs(costs: &mut BTreeMap<Hits, Costs>, nodes: &[Arc<NodeFrame>]) {
         let own = costs.get(&n.hits());
         if let Some(cost) = own.and_then(|c| probe::hit_cost(&c.hits)).or_else(|| probe::hit_cost(&all)) {
             n.page().hit_cost_ns.store(cost, Ordering::Relaxed);
+        }
+        if let Some(rest) = own.and_then(|c| probe::hit_cost(&c.rests)) {
+            n.page().hit_rest_ns.store(rest, Ordering::Relaxed);
         }
         // That depends on the grain alone, whatever the hits' sleeps are.
         let same_grain = costs.iter().find(|(kind, c)| kind.grain_ns == n.cpu.grain_ns && !c.switches.is_empty());

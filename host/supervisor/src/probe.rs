@@ -12,7 +12,9 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use diecast_core_abi::left_since_ns;
 use diecast_host_sys::perf::Meter;
+use diecast_host_sys::trap::Hidden;
 use diecast_host_sys::{Tid, time, trap};
 use diecast_host_tick::CoreTicks;
 
@@ -40,6 +42,8 @@ pub struct Look {
     pub work_ns: u64,
     /// CPU time of each hit that its handler can't see, ns; empty when no hit came.
     pub hit_costs_ns: Vec<u64>,
+    /// The same without what lies between the clock's interrupt and the handler, where that is known.
+    pub hit_rests_ns: Vec<u64>,
 }
 
 /// How hits come that the probe imitates.
@@ -116,7 +120,16 @@ impl Probe {
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
-        Ok(Look { cpu, work_ns, hit_costs_ns: hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))? })
+        let hidden = hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))?;
+        // One that was left in the handler of the last had to wait for its end: by its stamp it took longer than it did.
+        let rest_ns = |h: &Hidden| h.ns.checked_sub(left_since_ns(h.told, h.handled_ns));
+        let known = if self.ticks.is_some() { &hidden[..] } else { &[] };
+        Ok(Look {
+            cpu,
+            work_ns,
+            hit_costs_ns: hidden.iter().map(|h| h.ns).collect(),
+            hit_rests_ns: known.iter().filter_map(rest_ns).collect(),
+        })
     }
 
     /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look. A core's
@@ -146,7 +159,7 @@ impl Probe {
         found
     }
 
-    fn hits(&self, hits: Hits) -> io::Result<Vec<u64>> {
+    fn hits(&self, hits: Hits) -> io::Result<Vec<Hidden>> {
         let count = (HITS_NS / hits.grain_ns.max(1)).clamp(HITS_MIN, HITS_MAX);
         let pause_ns = hits.pause_ns.min(PAUSE_MAX_NS);
         // Twice what they take undisturbed.
@@ -166,6 +179,8 @@ impl Probe {
 
 #[cfg(test)]
 mod tests {
+    use diecast_host_tick::Cadence;
+
     use super::*;
 
     #[test]
@@ -211,5 +226,29 @@ mod tests {
             };
             assert!((1_000..200_000).contains(&cost), "pause {pause_ns}: {cost} ns of {costs:?}");
         }
+    }
+
+    /// Of a core's clock most of a hit's cost lies before its handler, and the hit tells.
+    #[test]
+    fn a_hit_of_a_cores_clock_tells_its_way_to_the_handler() {
+        let cpu = time::allowed_cpus()[0];
+        let ticks = match CoreTicks::start(&[cpu], Cadence::of_grain(500_000)) {
+            Ok(ticks) => ticks,
+            Err(e) => {
+                diecast_quiet::skipped(e.to_string());
+                return;
+            }
+        };
+        let probe = Probe::new(Some(Arc::new(ticks)), true).unwrap();
+        diecast_quiet::look(|| {
+            let looks: Vec<Look> =
+                (0..8).map(|_| probe.look(cpu, Some(Hits { grain_ns: 500_000, pause_ns: 0 })).unwrap()).collect();
+            let costs: Vec<u64> = looks.iter().flat_map(|l| l.hit_costs_ns.clone()).collect();
+            let rests: Vec<u64> = looks.iter().flat_map(|l| l.hit_rests_ns.clone()).collect();
+            assert!(costs.len() >= 8 && rests.len() > costs.len() * 3 / 4, "{costs:?} {rests:?}");
+            let (cost, rest) = (hit_cost(&costs).unwrap(), hit_cost(&rests).unwrap());
+            println!("{cost} ns a hit, {rest} without its way to the handler");
+            assert!(rest > 0 && rest < cost * 3 / 4, "{rest} of {cost}: {costs:?} {rests:?}");
+        });
     }
 }

@@ -161,11 +161,23 @@ where
 
 /// Installs a handler that makes async-signal-safe calls only.
 pub fn on_signal(signal: i32, handler: extern "C" fn(libc::c_int)) {
+    install(signal, handler as *const () as usize, 0);
+}
+
+/// The same with what comes with the signal.
+pub(crate) fn on_signal_with(
+    signal: i32,
+    handler: extern "C" fn(libc::c_int, *const libc::siginfo_t, *const libc::c_void),
+) {
+    install(signal, handler as *const () as usize, libc::SA_SIGINFO);
+}
+
+fn install(signal: i32, handler: usize, flags: libc::c_int) {
     // SAFETY: zero is a valid sigaction; the handler lives for ever.
     unsafe {
         let mut a: libc::sigaction = std::mem::zeroed();
-        a.sa_sigaction = handler as *const () as usize;
-        a.sa_flags = libc::SA_RESTART;
+        a.sa_sigaction = handler;
+        a.sa_flags = libc::SA_RESTART | flags;
         libc::sigaction(signal, &raw const a, std::ptr::null_mut());
     }
 }

@@ -146,7 +146,7 @@ mod tests {
     use crate::report::Status;
 
     fn look(cpu: usize, work_us: u64, hit_us: u64) -> Look {
-        Look { cpu, work_ns: work_us * 1000, hit_costs_ns: vec![hit_us * 1000] }
+        Look { cpu, work_ns: work_us * 1000, hit_costs_ns: vec![hit_us * 1000], hit_rests_ns: Vec::new() }
     }
 
     #[test]
@@ -179,6 +179,9 @@ mod tests {
         assert_eq!(check.status, Status::Ok);
         assert_eq!(check.found, "5.0 us, 80 % between 2.0 and 10.0; 5 % of the default grain");
         assert_eq!(judge_hits(s, &[look(0, 400, 21)]).status, Status::Degraded);
-        assert_eq!(judge_hits(s, &[Look { cpu: 0, work_ns: 1, hit_costs_ns: Vec::new() }]).status, Status::Degraded);
+        assert_eq!(
+            judge_hits(s, &[Look { cpu: 0, work_ns: 1, hit_costs_ns: Vec::new(), hit_rests_ns: Vec::new() }]).status,
+            Status::Degraded
+        );
     }
 }

@@ -1,0 +1,76 @@
+//! What of a hit of the meter its handler can't see.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use crate::NodePage;
+
+/// When a core's clock left a hit for a thread, CLOCK_MONOTONIC ns: the last eight bits of that in units of 512 ns, above all
+/// else that comes with it; freestanding/bpf-tick has the same.
+const LEFT_SHIFT: u32 = 56;
+const LEFT_UNIT_SHIFT: u32 = 9;
+
+/// How long ago a core's clock left the hit that came with `told` (`si_value`), real ns, give or take 512 and right in the mean;
+/// only below 131 µs.
+pub const fn left_since_ns(told: u64, now_ns: u64) -> u64 {
+    let units = ((now_ns >> LEFT_UNIT_SHIFT) as u8).wrapping_sub((told >> LEFT_SHIFT) as u8);
+    (units as u64) << LEFT_UNIT_SHIFT
+}
+
+impl NodePage {
+    /// CPU time of a hit that the blob can't see, estimated, real ns.
+    #[inline(always)]
+    pub fn hidden_hit_ns(&self) -> u64 {
+        match self.shown_hit_ns.load(Relaxed) {
+            0 => self.hit_cost_ns.load(Relaxed),
+            shown => shown,
+        }
+    }
+
+    /// The same of one hit, by how long ago it was left for its thread, where that is known: all hits of a core are dearer in
+    /// some seconds than in others, and most of what a handler can't see comes before it.
+    ///
+    /// What is learned from the node's work is of its mean hit. One that had to wait, or beside which something else happened,
+    /// counts as others do.
+    #[inline(always)]
+    pub fn hidden_of_hit_ns(&self, left_since_ns: Option<u64>) -> u64 {
+        let rest_ns = if self.shown_hit_ns.load(Relaxed) == 0 { self.hit_rest_ns.load(Relaxed) } else { 0 };
+        of_hit_ns(self.hidden_hit_ns(), rest_ns, left_since_ns)
+    }
+}
+
+/// By what hits cost usually and by what is left of that without their way to the handler, 0 where it is not known.
+#[inline(always)]
+const fn of_hit_ns(usual_ns: u64, rest_ns: u64, left_since_ns: Option<u64>) -> u64 {
+    match left_since_ns {
+        Some(since_ns) if rest_ns > 0 && since_ns < usual_ns.saturating_mul(2) => rest_ns + since_ns,
+        _ => usual_ns,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hit_tells_when_it_was_left() {
+        let told = |left_ns: u64| (left_ns >> 9) << 56 | 0x1234_5678;
+        for left_ns in [0, 511, 512, 130_999, 131_072, u64::from(u32::MAX) - 7, 1 << 50] {
+            let mut sum = 0;
+            for after_ns in 0..130_000 {
+                let found = left_since_ns(told(left_ns), left_ns + after_ns);
+                assert!(found.abs_diff(after_ns) <= 512, "{left_ns}, {after_ns}: {found}");
+                sum += found;
+            }
+            assert!((sum / 130_000).abs_diff(65_000) <= 512, "{left_ns}: {sum}");
+        }
+        assert_eq!(left_since_ns(told(1_000), 1_000 + 131_072 + 2_048), 2_048, "no longer than eight bits");
+    }
+
+    #[test]
+    fn a_hit_costs_its_way_and_the_rest_where_both_are_known() {
+        assert_eq!(of_hit_ns(20_000, 0, Some(15_000)), 20_000, "the rest is not known");
+        assert_eq!(of_hit_ns(20_000, 6_000, None), 20_000);
+        assert_eq!(of_hit_ns(20_000, 6_000, Some(9_000)), 15_000);
+        assert_eq!(of_hit_ns(20_000, 6_000, Some(40_000)), 20_000, "it had to wait");
+    }
+}
