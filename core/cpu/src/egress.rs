@@ -59,7 +59,8 @@ impl Burst {
 struct Account<'a> {
     discount: &'a [AtomicU32; GAP_BINS],
     slow_discount: u32,
-    grain_ns: u64,
+    /// Of a node whose threads are hit after a grain or two wherever they are.
+    grain_ns: Option<u64>,
     /// What the meter adds to a switch, and how many times that on the average.
     switch: (u64, u32),
     slowness: Rate,
@@ -133,7 +134,7 @@ impl Account<'_> {
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
         // Who sends was not in one system call for that long.
-        let paused_ns = paused_ns(used_ns, self.grain_ns);
+        let paused_ns = self.grain_ns.map_or(0, |grain_ns| paused_ns(used_ns, grain_ns));
         self.slow_ns += paused_ns;
         let used_ns = used_ns - paused_ns;
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
@@ -197,7 +198,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     let mut account = Account {
         discount: &page.cold_discount,
         slow_discount: page.slow_discount.load(Relaxed),
-        grain_ns: page.grain_ns.load(Relaxed),
+        grain_ns: page.clocks_hit().then(|| page.grain_ns.load(Relaxed)),
         switch: (page.switch_cost_ns.load(Relaxed), known_part(page)),
         slowness: page.slowness(),
         entries: page.entries(),
@@ -263,7 +264,7 @@ mod tests {
         let mut a = Account {
             discount,
             slow_discount,
-            grain_ns: 500 * US,
+            grain_ns: Some(500 * US),
             switch: (switch_ns, 1 << 16),
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,

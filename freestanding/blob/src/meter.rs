@@ -166,8 +166,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         last_cpu = cpu;
     }
     let used = cpu - last_cpu;
-    // One on its way out of a system call may have been in it for as long.
-    let paused = if fresh || in_kernel { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
+    // One on its way out of a system call may have been in it for as long, and an event of a thread's own may count no time in
+    // the kernel.
+    let paused = if fresh || in_kernel || !of_clock { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used - paused);
     let switches = usage::switches();
     let known_switches = slot.switches.load(Relaxed);
