@@ -9,13 +9,14 @@ JSON; exit 1 when a bar is missed, 3 when something does not run. Needs root.
   quiet    nothing
 
 The host can disturb a run too. One for which a hypervisor kept more of a core, or for which the machine clocked its cores
-down for longer, than the verdict allows was not quiet: it is counted apart and repeated, at most as often as there are
-runs.
+down for longer, than the verdict allows was not quiet, nor was one in which a core stood still: a thread of the highest
+priority on each, which is none of DieCast's, woke up a millisecond late or more. Whatever such a run says, it is counted
+apart and repeated, at most as often as there are runs.
 
 Usage: benches/alarm.py [--small] [--tdf T] [--runs N] [--case CASE]... [--out DIR]     (make bench-alarm; 9 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
-import argparse, ctypes, json, math, os, random, re, shutil, signal, statistics, subprocess, sys, time
+import argparse, ctypes, json, math, mmap, os, random, re, shutil, signal, statistics, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -58,35 +59,70 @@ FITS = {"hog": ("cores used by others", *LATE), "stopped": ("emulator lateness",
 STOP_S, HOG_S = 0.050, 0.010
 # Above the emulator's 50.
 HOG_PRIORITY = 60
+WATCH_PRIORITY, WATCH_EVERY_S, PAUSE_S = 90, 0.004, 0.001
 
 
 def say(text):
     print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
 
 
-def busy(core, real_time):
-    """A child that keeps a core busy; its pid."""
+def child_on(core, priority, work):
+    """A child on a core, of a real-time priority or of none, that does this until it is killed; its pid."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        # A disturbance that outlives this script would be one for good.
+        # One that outlives this script would be there for good.
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
         for group in ("cpu", "cpu,cpuacct"):
             # Groups of version 1 have no real-time budget below their root.
             if os.path.exists(f"/sys/fs/cgroup/{group}/cgroup.procs"):
                 open(f"/sys/fs/cgroup/{group}/cgroup.procs", "w").write(str(os.getpid()))
         os.sched_setaffinity(0, {core})
-        if real_time:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(HOG_PRIORITY))
-        while True:
-            end = time.monotonic() + HOG_S
-            while time.monotonic() < end:
-                pass
-            if real_time:
-                time.sleep(HOG_S)
+        if priority:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(priority))
+        work()
     finally:
         os._exit(1)
+
+
+def busy(rests):
+    while True:
+        end = time.monotonic() + HOG_S
+        while time.monotonic() < end:
+            pass
+        if rests:
+            time.sleep(HOG_S)
+
+
+class Watch:
+    """How long a core stood still at most, s: how late the most urgent thread on it woke up."""
+
+    def __init__(self, cores):
+        self.latest = (ctypes.c_double * len(cores)).from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
+        self.pids = [child_on(core, WATCH_PRIORITY, lambda at=at: self.look(at)) for at, core in enumerate(cores)]
+
+    def look(self, at):
+        while True:
+            due = time.monotonic() + WATCH_EVERY_S
+            time.sleep(WATCH_EVERY_S)
+            self.latest[at] = max(self.latest[at], time.monotonic() - due)
+
+    def take(self):
+        """Since this was last asked."""
+        latest = max(self.latest)
+        for at in range(len(self.latest)):
+            self.latest[at] = 0.0
+        return latest
+
+    def end(self):
+        end(self.pids)
+
+
+def end(pids):
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def stop_thread(pid, name):
@@ -116,24 +152,28 @@ def until(lab, out, phase):
         time.sleep(0.1)
 
 
-def disturb(case, lab, out, at_s):
-    """Does it in the measured time; returns when it is over."""
+def disturb(case, lab, out, at_s, watch):
+    """Does it in the measured time; returns when it is over. Of a quiet run: how long a core stood still at most, ms."""
     until(lab, out, "measure")
-    if lab.poll() is not None or case == "quiet":
-        return
+    if lab.poll() is not None:
+        return None
+    if case == "quiet":
+        # Programs that are loaded and removed stop the cores for some milliseconds too, before and after.
+        watch.take()
+        until(lab, out, "drain")
+        return round(1e3 * watch.take(), 3)
     if case == "stopped":
         time.sleep(at_s)
         return stop_thread(lab.pid, "diecast-net")
-    hogs = [busy(core, case == "hog") for core in sorted(os.sched_getaffinity(0))]
+    hog = case == "hog"
+    hogs = [child_on(core, HOG_PRIORITY if hog else None, lambda: busy(hog)) for core in sorted(os.sched_getaffinity(0))]
     try:
         until(lab, out, "drain")
     finally:
-        for pid in hogs:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+        end(hogs)
 
 
-def one(case, number, o, folder):
+def one(case, number, o, folder, watch):
     """One fresh run."""
     out = os.path.join(o.out, f"{case}-{number:02d}")
     shutil.rmtree(out, ignore_errors=True)
@@ -142,13 +182,13 @@ def one(case, number, o, folder):
     at_s = random.Random(number).uniform(0.2, 0.8) * o.measure / 1000 * o.tdf
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as lab:
         try:
-            disturb(case, lab, out, at_s)
+            paused_ms = disturb(case, lab, out, at_s, watch)
             said = lab.communicate(timeout=60 + 70 * o.tdf)[1]
         finally:
             lab.kill()
     if lab.returncode not in (0, 1, 4):
         raise RuntimeError(f"{case} ended with {lab.returncode}: {said.strip()[-1500:]}")
-    return {"status": lab.returncode, **read(out)}
+    return {"status": lab.returncode, "paused_ms": paused_ms, **read(out)}
 
 
 def read(out):
@@ -167,8 +207,12 @@ def wilson(hits, n):
     return max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
+def paused(run):
+    return "" if run["paused_ms"] is None else f", a core stood still for {run['paused_ms']:.2f} ms at most"
+
+
 def from_outside(run):
-    return any(r.startswith(FROM_OUTSIDE) for r in run["reasons"])
+    return (run["paused_ms"] or 0) >= 1e3 * PAUSE_S or any(r.startswith(FROM_OUTSIDE) for r in run["reasons"])
 
 
 def judge(case, runs, wanted):
@@ -198,7 +242,7 @@ def row(f):
     low, high = f["wilson_95"]
     judged = {True: "pass", False: "FAIL", None: "too few runs"}[f["passes"]]
     most = ", ".join(f"{what} {n}" for what, n in f["reasons"].items())
-    apart = f"; {f['not_quiet']} more not counted, as the host stole or slowed the cores" if f["not_quiet"] else ""
+    apart = f"; {f['not_quiet']} more not counted, as the host stole, slowed or stopped the cores" if f["not_quiet"] else ""
     steal = f", stolen {100 * min(f['stolen']):.1f} to {100 * max(f['stolen']):.1f} %" if f["stolen"] else ""
     slow = f", slow {100 * min(f['slow']):.1f} to {100 * max(f['slow']):.1f} %" if f["slow"] else ""
     return (f"  {f['case']:<8} {f['flagged']:>3} of {f['runs']:<3} flagged [{100 * low:.0f}, {100 * high:.0f}] %   "
@@ -231,17 +275,20 @@ def main():
         counted = sum(not (case == "quiet" and from_outside(r)) for r in runs[case])
         return counted < o.runs and len(runs[case]) < 2 * o.runs
 
+    watch = Watch(sorted(os.sched_getaffinity(0)))
     try:
         # The cases alternate: the host is the same for all of them.
         while any(map(wanting, cases)) and time.monotonic() - BEGAN < o.seconds:
             for case in filter(wanting, cases):
-                runs[case].append(one(case, len(runs[case]), o, folder))
+                runs[case].append(one(case, len(runs[case]), o, folder, watch))
                 last = runs[case][-1]
-                say(f"{case}: exit {last['status']}{'; ' + '; '.join(last['reasons']) if last['reasons'] else ''}")
+                say(f"{case}: exit {last['status']}{paused(last)}{'; ' + '; '.join(last['reasons']) if last['reasons'] else ''}")
                 json.dump(runs, open(kept, "w"), indent=1)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         say(f"did not run: {error}")
         return 3
+    finally:
+        watch.end()
     figures = [judge(case, runs[case], o.runs) for case in cases]
     print(f"\nThe verdict's alarm: two nodes, TDF {o.tdf}, {o.measure / 1000:g} virtual s")
     for f in figures:
