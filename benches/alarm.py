@@ -59,7 +59,7 @@ FITS = {"hog": ("cores used by others", *LATE), "stopped": ("emulator lateness",
 STOP_S, HOG_S = 0.050, 0.010
 # Above the emulator's 50.
 HOG_PRIORITY = 60
-WATCH_PRIORITY, WATCH_EVERY_S, PAUSE_S = 90, 0.004, 0.001
+WATCH_PRIORITY, WATCH_EVERY_S, PAUSE_MS = 90, 0.004, 1.0
 
 
 def say(text):
@@ -87,6 +87,7 @@ def child_on(core, priority, work):
 
 
 def busy(rests):
+    """Forever, or half of the time."""
     while True:
         end = time.monotonic() + HOG_S
         while time.monotonic() < end:
@@ -96,7 +97,7 @@ def busy(rests):
 
 
 class Watch:
-    """How long a core stood still at most, s: how late the most urgent thread on it woke up."""
+    """How long a core stood still at most: how late the most urgent thread on it woke up."""
 
     def __init__(self, cores):
         self.latest = (ctypes.c_double * len(cores)).from_buffer(mmap.mmap(-1, mmap.PAGESIZE))
@@ -108,12 +109,12 @@ class Watch:
             time.sleep(WATCH_EVERY_S)
             self.latest[at] = max(self.latest[at], time.monotonic() - due)
 
-    def take(self):
+    def take_ms(self):
         """Since this was last asked."""
         latest = max(self.latest)
         for at in range(len(self.latest)):
             self.latest[at] = 0.0
-        return latest
+        return 1e3 * latest
 
     def end(self):
         end(self.pids)
@@ -159,9 +160,9 @@ def disturb(case, lab, out, at_s, watch):
         return None
     if case == "quiet":
         # Programs that are loaded and removed stop the cores for some milliseconds too, before and after.
-        watch.take()
+        watch.take_ms()
         until(lab, out, "drain")
-        return round(1e3 * watch.take(), 3)
+        return round(watch.take_ms(), 3)
     if case == "stopped":
         time.sleep(at_s)
         return stop_thread(lab.pid, "diecast-net")
@@ -212,7 +213,7 @@ def paused(run):
 
 
 def from_outside(run):
-    return (run["paused_ms"] or 0) >= 1e3 * PAUSE_S or any(r.startswith(FROM_OUTSIDE) for r in run["reasons"])
+    return (run["paused_ms"] or 0) >= PAUSE_MS or any(r.startswith(FROM_OUTSIDE) for r in run["reasons"])
 
 
 def judge(case, runs, wanted):

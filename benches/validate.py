@@ -24,7 +24,6 @@ BLOCKS = 3
 # A run that calls itself not trustworthy is made again so often at most, as its user would, while the whole stays within
 # this time. All of them are printed and in the JSON.
 AGAIN, AGAIN_UNTIL_S = 5, 38 * 60
-PARTS = ("loops", "overload", "one-server", "web-tier")
 BEGAN = time.monotonic()
 
 
@@ -276,19 +275,20 @@ def web_tier(measure, out, result):
 
 
 def main():
+    result = {}
+    # The web tier last: what it repeats depends on the time that is left.
+    parts = {"loops": lambda: loops(o.small), "overload": lambda: overload(o.out, result),
+             "one-server": lambda: one_server(o.out, result), "web-tier": lambda: web_tier(o.measure, o.out, result)}
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="seconds, to see that it works; its figures mean little")
-    a.add_argument("--part", action="append", choices=PARTS, help="only this part; again for more [all]")
+    a.add_argument("--part", action="append", choices=parts, help="only this part; again for more [all]")
     a.add_argument("--measure", type=int, default=12, metavar="S", help="virtual seconds measured in a run [12]")
     a.add_argument("--out", default=f"out/bench-validate-{int(time.time())}")
     o = a.parse_args()
     os.makedirs(o.out, exist_ok=True)
-    result = {"machine": open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0], "small": o.small}
-    # The web tier last: what it repeats depends on the time that is left.
-    run_part = {"loops": lambda: loops(o.small), "overload": lambda: overload(o.out, result),
-                "one-server": lambda: one_server(o.out, result), "web-tier": lambda: web_tier(o.measure, o.out, result)}
-    parts = o.part or (("loops", "overload") if o.small else ("loops", "one-server", "web-tier"))
-    figures = [figure for part in PARTS if part in parts for figure in run_part[part]()]
+    result |= {"machine": open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0], "small": o.small}
+    wanted = o.part or (("loops", "overload") if o.small else ("loops", "one-server", "web-tier"))
+    figures = [figure for part, run_part in parts.items() if part in wanted for figure in run_part()]
     result["figures"] = figures
     json.dump(result, open(f"{o.out}/bench-validate.json", "w"), indent=1)
     names = lambda passes: ", ".join(f"{f['part']}: {f['name']}" for f in figures if f["passes"] is passes)

@@ -32,8 +32,9 @@ impl NodePage {
         self.hit_rest_ns.load(Relaxed) != 0
     }
 
-    /// What [`hidden_hit_ns`](Self::hidden_hit_ns) is of one hit, by how long ago it was left for its thread, where that is known: all hits of a core are dearer in
-    /// some seconds than in others, and most of what a handler can't see comes before it.
+    /// What [`hidden_hit_ns`](Self::hidden_hit_ns) is of one hit, by how long ago it was left for its thread, where that is
+    /// known: all hits of a core are dearer in some seconds than in others, and most of what a handler can't see comes before
+    /// it.
     ///
     /// What is learned from the node's work is of its mean hit. One that had to wait, or beside which something else happened,
     /// counts as others do.

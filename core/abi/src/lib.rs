@@ -258,7 +258,7 @@ pub struct NodePage {
     /// The part of that which a hit of a core's clock does not tell itself: all but what lies between the clock's interrupt and
     /// the handler; 0 where that is not known.
     pub hit_rest_ns: AtomicU64,
-    /// The same as the node's own bursts show it, with what its code takes longer after a hit, since others had its caches
+    /// `hit_cost_ns` as the node's own bursts show it, with what its code takes longer after a hit, since others had its caches
     /// meanwhile; 0 while they don't (see core/cpu, hits).
     pub shown_hit_ns: AtomicU64,
     /// What the meter adds to a context switch to one of its threads: its timer is set. Estimated, ns.

@@ -20,7 +20,7 @@ use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
 
-/// What a handler takes after its sleep, about.
+/// A handler takes no longer after its sleep, nearly always.
 const HANDLER_MAX_NS: u64 = 30_000;
 
 /// A packet's charge reads the thread's CPU time by another way than a hit, and takes time that the host stole for its

@@ -36,6 +36,11 @@ const HITS_MIN: f64 = 20.0;
 /// Switches since the last reading without which what was known of them stays.
 const SWITCHES_MIN: u64 = 16;
 
+/// What older ones count after a reading that brought so many new ones; `keep` after one that brought [`ENOUGH`].
+fn kept(keep: f64, new: f64) -> f64 {
+    keep.powf((new / ENOUGH).min(1.0))
+}
+
 /// What is known of one node.
 struct Learner {
     frame: Arc<NodeFrame>,
@@ -77,13 +82,13 @@ impl Learner {
         }
         if self.busy(tdf) <= BUSY_MAX {
             let new = new.without(mean_switch_ns(self.frame.page()));
-            let part = (new.telling() / ENOUGH).min(1.0);
-            self.known.age_and_add(KEEP.powf(part), &new);
-            self.ages.age_and_add(KEEP_AGES.powf(part), &now.ages.since(&self.read.ages));
+            let bursts = new.telling();
+            self.known.age_and_add(kept(KEEP, bursts), &new);
+            self.ages.age_and_add(kept(KEEP_AGES, bursts), &now.ages.since(&self.read.ages));
         }
         // A piece of work is one however busy the node is.
         let hits = now.hits.since(&self.read.hits);
-        let keep = KEEP.powf((hits.pieces() / ENOUGH).min(1.0));
+        let keep = kept(KEEP, hits.pieces());
         self.hits.age_and_add(keep, &hits);
         self.tell_hits(egress, keep);
         self.read = now;
