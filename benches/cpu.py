@@ -29,9 +29,15 @@ FIGURES = ("mean", "p50", "p99")
 CONSERVATION = 0.01
 # Name: pairs of a client and a server, TDF, real seconds measured in a block. In the order of a block. The pairs of a mode
 # share the arrivals of one stream, each a window of its own, so that 8 and 16 pairs see those of the native one.
-MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 35), "diecast-8": (8, 10, 20), "diecast-16": (16, 20, 20), "cfs": (1, 10, 20)}
+MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 25), "diecast-8": (8, 10, 20), "diecast-16": (16, 20, 20), "cfs": (1, 10, 10)}
 CFS = "cfs"
+# One server at a tenth of its requests needs more for a 99th percentile: a stall of the host is met by few of them, but those
+# are in it.
+LONGER_S = {("500us-0.3", "diecast-1"): 60, ("500us-0.7", "diecast-1"): 60}
 SEED = 11
+# A run that calls itself not trustworthy is made again, as its user would, so often at most and while all that this takes stays
+# within so many seconds. Each is printed, and in the JSON.
+AGAIN, AGAIN_S = 3, 180
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -73,10 +79,15 @@ def say(text):
     print(f"[{time.monotonic() - BEGAN:5.0f} s] {text}", flush=True)
 
 
+def how_long(cell, mode):
+    pairs, tdf, real_s = MODES[mode]
+    return pairs, tdf, LONGER_S.get((cell, mode), real_s)
+
+
 def catalog(cell, mode, block, small):
     """The text, in original units but for `cfs`."""
     service_us, load, _ = CELLS[cell]
-    pairs, tdf, real_s = MODES[mode]
+    pairs, tdf, real_s = how_long(cell, mode)
     # What the quota stands for is TDF times slower than it looks.
     slower = tdf if mode == CFS else 1
     # In mode naive a client has no quota, and a plan leaves a part of each core to others.
@@ -96,7 +107,7 @@ def run(cell, mode, block, o, folder):
     shutil.rmtree(out, ignore_errors=True)
     path = os.path.join(folder, f"{cell}-{mode}.yaml")
     open(path, "w").write(catalog(cell, mode, block, o.small))
-    _, tdf, real_s = MODES[mode]
+    _, tdf, real_s = how_long(cell, mode)
     how = {"native": ["--mode", "native"], CFS: ["--mode", "naive", "--scale", str(tdf)]}
     command = [DIECAST, "run", path, *how.get(mode, ["--mode", "diecast", "--tdf", str(tdf)]), "--out", out]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120 + 3 * real_s)
@@ -105,10 +116,22 @@ def run(cell, mode, block, o, folder):
         raise RuntimeError(f"{cell} {mode} ended with {done.returncode}: {done.stderr.strip()[-1500:]}")
     if mode == CFS:
         in_original_time(out, tdf)
+    say(f"{cell} {mode}, block {block + 1}: {' '.join(sorted(distrust(out))) or 'trustworthy'}")
+    return out
+
+
+def run_trusted(cell, mode, block, o, folder):
+    """A block: a run that calls itself trustworthy, or the last of those that don't."""
+    for again in range(1 + AGAIN):
+        began = time.monotonic()
+        out = run(cell, mode, block, o, folder)
+        took_s = time.monotonic() - began
+        if mode == CFS or o.small or not distrust(out) or again == AGAIN or o.again_s + took_s > AGAIN_S:
+            break
+        o.again_s += took_s
+        o.distrusted.append({"cell": cell, "mode": mode, "block": block, "why": sorted(distrust(out))})
     # Whole or not at all: what is there counts.
     os.rename(out, out.removesuffix(".new"))
-    out = out.removesuffix(".new")
-    say(f"{cell} {mode}, block {block + 1}: {' '.join(sorted(distrust(out))) or 'trustworthy'}")
 
 
 def directory(o, cell, mode, block):
@@ -286,13 +309,13 @@ def main():
     os.makedirs(folder, exist_ok=True)
     for program in ("diecast-cpuserver", "diecast-loadgen"):
         shutil.copy(os.path.join(RELEASE, program), folder)
-    broken = []
+    broken, o.again_s, o.distrusted = [], 0.0, []
     for block, cell in ((b, c) for b in range(wanted) for c in cells):
         for mode in MODES:
             if directory(o, cell, mode, block) in blocks(o, cell, mode) or time.monotonic() - BEGAN > o.seconds:
                 continue
             try:
-                run(cell, mode, block, o, folder)
+                run_trusted(cell, mode, block, o, folder)
             except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
                 say(f"did not run: {error}")
                 broken.append(f"{cell} {mode}")
@@ -305,7 +328,8 @@ def main():
             found.append(f)
             print(show(f), flush=True)
     machine = open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0]
-    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "modes": MODES, "figures": found, "broken": broken}
+    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "modes": MODES, "figures": found, "broken": broken,
+              "distrusted": o.distrusted}
     json.dump(result, open(f"{o.out}/bench-cpu.json", "w"), indent=1)
     verdicts = [c["judged"] for f in found for c in f["figures"].values() if c.get("judged")]
     verdicts += [f["conservation_judged"] for f in found if f["conservation_judged"]]
