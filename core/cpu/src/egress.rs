@@ -98,9 +98,14 @@ impl Account<'_> {
         c.finish
     }
 
+    /// For how long of this CPU time a sender's core stood still: who sends was not in one system call for that long.
+    fn paused_ns(&self, cpu_ns: u64) -> u64 {
+        self.grain_ns.map_or(0, |grain_ns| paused_ns(cpu_ns, grain_ns))
+    }
+
     /// When this much work would have ended, without a charge.
     fn look(&self, earliest: VirtNs, cpu_ns: u64, burst: Burst, switches: u64) -> VirtNs {
-        let usual = at_usual_speed(self.slow_discount, cpu_ns);
+        let usual = at_usual_speed(self.slow_discount, cpu_ns - self.paused_ns(cpu_ns));
         let work = usual - self.switched(switches, usual);
         let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work);
         finish_of(self.entries, earliest, self.slowness.mul_floor(warm))
@@ -133,8 +138,7 @@ impl Account<'_> {
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
-        // Who sends was not in one system call for that long.
-        let paused_ns = self.grain_ns.map_or(0, |grain_ns| paused_ns(used_ns, grain_ns));
+        let paused_ns = self.paused_ns(used_ns);
         self.slow_ns += paused_ns;
         let used_ns = used_ns - paused_ns;
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
@@ -389,6 +393,11 @@ mod tests {
         let busy = Sent { cpu_ns: 10_000 * US, ..paused };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
         assert_eq!(charged_on((&none, 0, 0), 0, 115 * MS, Some(&s), &busy).1, 9_000 * US);
+        // Nor does the packet wait for it where its sender has no slot yet, or its own hit holds that.
+        assert_eq!(charged(0, 115 * MS, None, &paused), (11_000 * US, 0, 0));
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert!(s.try_hold());
+        assert_eq!(charged(0, 115 * MS, Some(&s), &paused), (11_000 * US, 0, 0));
     }
 
     #[test]
