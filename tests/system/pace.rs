@@ -298,3 +298,34 @@ fn a_paused_lab_can_be_ended() {
     assert_eq!(ended.status, Some(1), "{ended:?}");
     assert!(!text(&run(&b, &["ps"]).stdout).contains(&id), "nothing is left");
 }
+
+/// Two virtual seconds at TDF 4, of which 1.02 s take place at TDF 1, and none where that was not wanted.
+#[test]
+fn a_lab_runs_at_a_lower_tdf_for_a_moment_of_its_warm_up() {
+    let Some(b) = bench("probe") else { return };
+    let catalog = CATALOG.replace("speed: 0.4", "speed: 0.15").replace("warm_up: 1s", "warm_up: 3400ms");
+    std::fs::write(b.folder.join("probe.yaml"), catalog.replace("measure: 3s", "measure: 200ms")).unwrap();
+    let changes = |flags: &[&str]| -> (Value, Vec<Value>) {
+        let _ = std::fs::remove_dir_all(b.folder.join("out"));
+        let o = run(&b, &[&["run", "probe.yaml", "--tdf", "4", "--out", "out"], flags].concat());
+        assert!(matches!(o.status.code(), Some(0 | 4)), "{}{}", text(&o.stdout), text(&o.stderr));
+        let journal = std::fs::read_to_string(b.folder.join("out/journal.jsonl")).unwrap();
+        let all: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let warm_up = all.iter().find(|r| r["record"] == "phase" && r["phase"] == "warm_up").unwrap().clone();
+        (warm_up, all.into_iter().filter(|r| r["record"] == "network_change").collect())
+    };
+    let (warm_up, found) = changes(&[]);
+    let [down, up] = &found[..] else { panic!("{found:?}") };
+    assert!(found.iter().all(|c| c["source"] == "probe"), "{found:?}");
+    assert!(down["change"].as_str().unwrap().starts_with("the lab: TDF 1 for a moment"), "{down}");
+    assert_eq!(up["change"], "the lab: TDF 4");
+    let since = |later: &Value, earlier: &Value, key: &str| {
+        (later[key].as_u64().unwrap() - earlier[key].as_u64().unwrap()) as f64 / 1e6
+    };
+    let begin_ms = since(down, &warm_up, "v_ns");
+    assert!((2_040.0..2_300.0).contains(&begin_ms), "{begin_ms} ms after the load began");
+    let (virtual_ms, real_ms) = (since(up, down, "v_ns"), since(up, down, "r_ns"));
+    assert!((750.0..1_300.0).contains(&virtual_ms), "{virtual_ms} ms");
+    assert!((real_ms / virtual_ms - 1.0).abs() < 0.3, "{virtual_ms} ms took {real_ms} ms");
+    assert!(changes(&["--no-probe"]).1.is_empty());
+}

@@ -155,6 +155,14 @@ pub struct Emulator {
 }
 
 #[derive(Args)]
+pub struct Probe {
+    /// Keep the lab at its TDF through the warm-up. Else, from TDF 4 on, where this host has room and the warm-up is long
+    /// enough, it runs at a quarter or half of it from 60 to 90 % of the warm-up, to see how much of its CPU time is cold code
+    #[arg(long)]
+    pub no_probe: bool,
+}
+
+#[derive(Args)]
 #[command(after_help = "Example: diecast run examples/web-tier.yaml --mode diecast --tdf 10 -p rate=200/s")]
 pub struct RunArgs {
     #[command(flatten)]
@@ -171,6 +179,8 @@ pub struct RunArgs {
     pub record_arrivals: bool,
     #[command(flatten)]
     pub emulator: Emulator,
+    #[command(flatten)]
+    pub probe: Probe,
 }
 
 #[derive(Args)]
@@ -195,6 +205,8 @@ pub struct ValidateArgs {
     pub meter: Meter,
     #[command(flatten)]
     pub emulator: Emulator,
+    #[command(flatten)]
+    pub probe: Probe,
     /// Directory for the results [default: out/NAME-validate-TIME]
     #[arg(long)]
     pub out: Option<PathBuf>,

@@ -167,6 +167,7 @@ struct How {
     record_arrivals: bool,
     emulator_threads: usize,
     hits_from: HitsFrom,
+    probe: bool,
 }
 
 fn carry_out(
@@ -177,7 +178,7 @@ fn carry_out(
     label: &str,
     how: How,
 ) -> Result<RunSummary, Fault> {
-    let How { quiet, record_arrivals, emulator_threads, hits_from } = how;
+    let How { quiet, record_arrivals, emulator_threads, hits_from, probe } = how;
     let progress = Progress::new(label, quiet);
     let base = base_of(&catalog.catalog);
     let o = RunOptions {
@@ -188,6 +189,7 @@ fn carry_out(
         record_arrivals,
         emulator_threads,
         hits_from,
+        probe,
     };
     let ran = diecast_host_run::run(plan, &o)?;
     Ok(ran.summary)
@@ -210,7 +212,13 @@ pub fn run(a: &RunArgs) -> Done {
     clean_first()?;
     let out = out_directory(a.out.as_ref(), &experiment.name, p.mode.name());
     let emulator_threads = usize::from(a.emulator.emulator_threads);
-    let how = How { quiet: a.json, record_arrivals: a.record_arrivals, emulator_threads, hits_from: p.meter.hits };
+    let how = How {
+        quiet: a.json,
+        record_arrivals: a.record_arrivals,
+        emulator_threads,
+        hits_from: p.meter.hits,
+        probe: !a.probe.no_probe,
+    };
     let summary = carry_out(&plan, &p.catalog, &catalog_text, &out, p.mode.name(), how)?;
     if a.json {
         say!("{}", summary.to_json());
@@ -241,7 +249,13 @@ pub fn validate(a: &ValidateArgs) -> Done {
     let out = out_directory(a.out.as_ref(), &experiment.name, "validate");
     let order = in_turn(a.blocks as usize, &baseline, &diecast, (!a.without_naive).then_some(&naive));
     let emulator_threads = usize::from(a.emulator.emulator_threads);
-    let how = How { quiet: a.json, record_arrivals: false, emulator_threads, hits_from: a.meter.hits };
+    let how = How {
+        quiet: a.json,
+        record_arrivals: false,
+        emulator_threads,
+        hits_from: a.meter.hits,
+        probe: !a.probe.no_probe,
+    };
     let mut directories = Vec::new();
     let mut worst = 0;
     for (i, plan) in order.iter().enumerate() {

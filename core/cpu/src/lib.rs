@@ -18,6 +18,8 @@ mod egress;
 mod hits;
 #[cfg(feature = "alloc")]
 mod learn;
+#[cfg(feature = "alloc")]
+mod level;
 mod receive;
 mod speed;
 #[cfg(feature = "alloc")]
@@ -32,6 +34,8 @@ pub use egress::{Sent, charge_sender, mean_switch_ns};
 pub use hits::{HIT_SUMS, HitSums};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
+#[cfg(feature = "alloc")]
+pub use level::Level;
 pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
 pub use speed::{SpeedWatch, at_usual_speed, paused_ns, undisturbed_ns};
 pub use weights::{

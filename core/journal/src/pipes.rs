@@ -173,4 +173,6 @@ pub enum ChangeSource {
     Catalog,
     /// `diecast link`.
     Command,
+    /// The lab itself, which runs at a lower TDF for a moment of its warm-up.
+    Probe,
 }

@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, Pi
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 12;
+pub const JOURNAL_VERSION: u32 = 13;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 

@@ -10,6 +10,9 @@ use crate::model::{Plan, PlannedNode, Quota};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};
 
+/// Below it code is hardly colder than in the original.
+const PROBED_TDF_MIN: f64 = 4.0;
+
 impl Plan {
     /// The nodes' quotas at this TDF, in their order. Placement stays as it is.
     pub fn retimed(&self, tdf: Tdf) -> Result<Vec<Quota>, Refusal> {
@@ -29,6 +32,15 @@ impl Plan {
         }
         self.carried(tdf, share)?;
         Ok(self.nodes.iter().map(|n| ceiling(share(n).times(u128::from(n.cores)))).collect())
+    }
+
+    /// A lower TDF at which the lab can run for a moment, to see what its work costs where code is less cold: a quarter, or a
+    /// half, of its own where the nodes then need no more than half of what a CPU may carry; none where no time is dilated.
+    pub fn probe_tdf(&self) -> Option<Tdf> {
+        let part = |of: u64| Tdf::new(u64::from(self.tdf.num()), u64::from(self.tdf.den()) * of).ok();
+        let fits = |of: u64| part(2 * of).is_some_and(|half| self.retimed(half).is_ok());
+        let dilated = self.mode == Mode::Diecast && self.tdf.as_f64() >= PROBED_TDF_MIN;
+        [4, 2].into_iter().filter(|of| dilated && fits(*of)).find_map(part)
     }
 
     /// Whether no CPU carries more than it may.

@@ -117,6 +117,23 @@ fn diecast_gives_each_core_speed_over_tdf() {
     assert_eq!(only_tdf.scale, p.scale);
 }
 
+/// Where the host has room for it, with as much left.
+#[test]
+fn a_lab_is_probed_at_a_quarter_or_half_of_its_tdf() {
+    // 1.1 cores at speed 1 on two CPUs.
+    let of = |tdf: &str, times_ppm: u64| {
+        let o = times(times_ppm, options(Mode::Diecast, Some(tdf), None));
+        plan(&web_tier(), &host(), &o).unwrap().probe_tdf().map(|t| t.to_string())
+    };
+    assert_eq!(of("10", 1_000_000).as_deref(), Some("5/2"));
+    assert_eq!(of("4", 1_000_000).as_deref(), Some("2"), "at 1 it would need more than half of what it may");
+    assert_eq!(of("7/2", 1_000_000), None, "hardly colder");
+    assert_eq!(of("10", 5_000_000).as_deref(), None);
+    assert_eq!(of("10", 3_000_000).as_deref(), Some("5"));
+    assert_eq!(make(Mode::Baseline, None, None).probe_tdf(), None);
+    assert_eq!(make(Mode::Naive, None, Some("20")).probe_tdf(), None);
+}
+
 #[test]
 fn the_ceiling_is_four_times_the_share_and_what_the_kernel_takes() {
     for tdf in ["1", "10", "7/3", "100", "1000"] {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
-use diecast_core_cpu::{Ages, Bursts, Growth, HitSums, curve_of_all, discounts, growth_of_all, mean_switch_ns};
+use diecast_core_cpu::{Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, mean_switch_ns};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
@@ -48,6 +48,14 @@ struct Learner {
     read: Counted,
     known: Bursts,
     ages: Ages,
+    /// The same at the lower TDF at which the lab ran for a moment: it does not age, as there is no more of it.
+    probed: (Bursts, Ages),
+    /// Whether the lab did so at the last reading.
+    probing: bool,
+    /// How much is taken off, once the lab has been probed.
+    level: Level,
+    /// Taken off for cold code, and charged, by the last look of the level, real CPU ns.
+    level_read: [u64; 2],
     hits: HitSums,
     /// Hits, and what the blob saw of them, ns; both by the last reading.
     hits_seen: [f64; 2],
@@ -70,7 +78,7 @@ impl Learner {
         gained_ns as f64 / can_ns.max(1.0)
     }
 
-    fn look(&mut self, egress: &Egress, tdf: f64) {
+    fn look(&mut self, egress: &Egress, tdf: f64, probing: bool) {
         let Ok(now) = egress.counted(self.cookie) else { return };
         let new = now.bursts.since(&self.read.bursts);
         let [siblings, metered, others] =
@@ -80,11 +88,19 @@ impl Learner {
             let times = (2 * metered + others) * u64::from(SWITCH_ONCE) / switches;
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
-        if self.busy(tdf) <= BUSY_MAX {
+        // What lies between two readings of different TDFs belongs to neither.
+        let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
+        if self.busy(tdf) <= BUSY_MAX && of_one_tdf {
             let new = new.without(mean_switch_ns(self.frame.page()));
-            let bursts = new.telling();
-            self.known.age_and_add(kept(KEEP, bursts), &new);
-            self.ages.age_and_add(kept(KEEP_AGES, bursts), &now.ages.since(&self.read.ages));
+            let ages = now.ages.since(&self.read.ages);
+            if probing {
+                self.probed.0.age_and_add(1.0, &new);
+                self.probed.1.age_and_add(1.0, &ages);
+            } else {
+                let bursts = new.telling();
+                self.known.age_and_add(kept(KEEP, bursts), &new);
+                self.ages.age_and_add(kept(KEEP_AGES, bursts), &ages);
+            }
         }
         // A piece of work is one however busy the node is.
         let hits = now.hits.since(&self.read.hits);
@@ -115,10 +131,30 @@ impl Learner {
         let _ = egress.set_hit_cost(self.cookie, added_ns, self.frame.hits_apart_ns());
     }
 
-    fn tell(&self, of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
+    /// All that is known.
+    fn evidence(&self) -> (Bursts, Ages) {
+        let (mut bursts, mut ages) = self.probed.clone();
+        bursts.age_and_add(1.0, &self.known);
+        ages.age_and_add(1.0, &self.ages);
+        (bursts, ages)
+    }
+
+    fn tell(&mut self, (bursts, ages): &(Bursts, Ages), of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
         let page = self.frame.page();
-        let aged = self.ages.factor(&self.ages.growth(growth), tdf.log2());
-        for (cell, discount) in page.cold_discount.iter().zip(discounts(&self.known.curve(of_all), aged, tdf)) {
+        // How old its work is now decides, not how it was at another TDF.
+        let aged = self.ages.factor(&ages.growth(growth), tdf.log2());
+        let mut table = discounts(&bursts.curve(of_all), aged, tdf);
+        let read = [&page.counters.cold_ns, &page.counters.charged_ns].map(|c| c.load(Relaxed));
+        let [cold_ns, charged_ns] = std::array::from_fn(|i| read[i].saturating_sub(self.level_read[i]));
+        self.level_read = read;
+        if self.probing {
+            // What work costs now is what is taken for the original's.
+            table = [0; GAP_BINS];
+        } else if let Some(wanted) = Level::wanted(&self.known, &self.probed.0) {
+            self.level.follow(&self.known, wanted, cold_ns, charged_ns);
+            table = self.level.set(&table, &self.known, wanted);
+        }
+        for (cell, discount) in page.cold_discount.iter().zip(table) {
             cell.store(discount, Relaxed);
         }
     }
@@ -137,6 +173,10 @@ pub(crate) fn start_learning(
             read: Counted::default(),
             known: Bursts::default(),
             ages: Ages::default(),
+            probed: <(Bursts, Ages)>::default(),
+            probing: false,
+            level: Level::default(),
+            level_read: [0; 2],
             hits: HitSums::default(),
             hits_seen: [0.0; 2],
             hits_read: [0; 2],
@@ -146,12 +186,13 @@ pub(crate) fn start_learning(
         let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
         while !stop.load(Acquire) {
             for l in &mut learners {
-                l.look(&egress, live.world.tdf().as_f64());
+                l.look(&egress, live.world.tdf().as_f64(), live.world.probing());
             }
-            let of_all = curve_of_all(learners.iter().map(|l| &l.known));
-            let growth = growth_of_all(learners.iter().map(|l| &l.ages));
-            for l in &learners {
-                l.tell(&of_all, &growth, live.world.tdf().as_f64());
+            let evidence: Vec<(Bursts, Ages)> = learners.iter().map(Learner::evidence).collect();
+            let of_all = curve_of_all(evidence.iter().map(|(bursts, _)| bursts));
+            let growth = growth_of_all(evidence.iter().map(|(_, ages)| ages));
+            for (l, evidence) in learners.iter_mut().zip(&evidence) {
+                l.tell(evidence, &of_all, &growth, live.world.tdf().as_f64());
             }
             std::thread::park_timeout(EVERY);
         }

@@ -59,6 +59,8 @@ pub struct RunOptions<'a> {
     pub emulator_threads: usize,
     /// What the meter's hits come from.
     pub hits_from: HitsFrom,
+    /// Run at a lower TDF for a moment of the warm-up, where the host has room.
+    pub probe: bool,
 }
 
 /// Why there are no results.

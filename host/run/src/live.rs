@@ -159,6 +159,23 @@ impl Live {
         self.journal.write(Record::NetworkChange(NetworkChange { v_ns, r_ns, source, change }));
     }
 
+    /// The lab runs at a lower TDF for a moment of its warm-up; whether it does.
+    pub fn probe(&self, tdf: Tdf) -> bool {
+        let probing = self.world.probe(tdf);
+        if probing {
+            let change = format!("the lab: TDF {tdf} for a moment, to see how much of its CPU time is cold code");
+            self.note(VirtNs(self.world.pace().v_ns), ChangeSource::Probe, change);
+        }
+        probing
+    }
+
+    /// That moment is over.
+    pub fn probed(&self, probe: Tdf) {
+        self.world.probed(probe);
+        let pace = self.world.pace();
+        self.note(VirtNs(pace.v_ns), ChangeSource::Probe, format!("the lab: TDF {}", pace.tdf));
+    }
+
     /// The load is over.
     pub fn ends(&self) {
         self.world.ends();

@@ -1,5 +1,6 @@
 //! Pause and resume of a running lab, and another rate.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
@@ -33,7 +34,7 @@ struct State {
     tdf: Tdf,
     /// That of the kernel's times and quotas, and of timers that are held: `tdf` may be for the end of a pause.
     in_force: Tdf,
-    /// Of the lab's life.
+    /// Since the load was measured.
     lowest: Tdf,
     followed: Followed,
     standing: Option<Standing>,
@@ -75,6 +76,7 @@ pub struct World {
     map: Arc<SharedFrame>,
     emulator: EmulatorHandle,
     state: Mutex<State>,
+    probing: AtomicBool,
 }
 
 impl World {
@@ -96,7 +98,7 @@ impl World {
             since: frame.now(),
             took_ns: 0,
         };
-        World { frame, nodes, kernel, map, emulator, state: Mutex::new(state) }
+        World { frame, nodes, kernel, map, emulator, state: Mutex::new(state), probing: AtomicBool::new(false) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -113,9 +115,35 @@ impl World {
         self.state().tdf
     }
 
-    /// The lowest TDF that it has had: no real span was a longer virtual one at any time.
+    /// The lowest TDF that it has had since it was measured: no real span was a longer virtual one at any time.
     pub fn lowest_tdf(&self) -> Tdf {
         self.state().lowest
+    }
+
+    /// What lies before now is not measured.
+    pub fn measuring_begins(&self) {
+        let mut state = self.state();
+        state.lowest = state.in_force;
+    }
+
+    /// Whether it runs at a lower TDF for a moment, to see what its work costs there.
+    pub fn probing(&self) -> bool {
+        self.probing.load(Relaxed)
+    }
+
+    /// Runs at a lower TDF until [`World::probed`]; whether it does.
+    pub fn probe(&self, tdf: Tdf) -> bool {
+        self.probing.store(self.retime(tdf).is_ok(), Relaxed);
+        self.probing()
+    }
+
+    /// Goes on at its own TDF, unless somebody has given it another since.
+    pub fn probed(&self, probe: Tdf) {
+        if self.tdf() == probe {
+            // What refused it could not have let it probe.
+            let _ = self.retime(self.kernel.plan.tdf);
+        }
+        self.probing.store(false, Relaxed);
     }
 
     /// A link has come to mark packets.

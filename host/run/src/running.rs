@@ -27,6 +27,10 @@ const READY_EVERY: VirtSpan = VirtSpan(20_000_000);
 const READY_ATTEMPT: VirtSpan = VirtSpan(5_000_000_000);
 /// Virtual time that the load gets to end after the measured time.
 const DRAIN_V_NS: u64 = 60_000_000_000;
+/// Parts of the warm-up, percent, between which the lab may run at a lower TDF.
+const PROBE: [u64; 2] = [60, 90];
+/// Of less real time at it nothing is learned.
+const PROBE_MIN_NS: u64 = 1_000_000_000;
 /// Last lines of a dead program's log that are shown.
 const LAST_LINES: usize = 8;
 
@@ -122,8 +126,9 @@ impl<'a> Running<'a> {
             measure.as_secs_f64(),
             (warm_up.as_secs_f64() + measure.as_secs_f64()) * plan.tdf.as_f64()
         ));
-        self.until(from, "warm-up", begin, to)?;
+        self.warm_up(begin, from, to)?;
         self.watch.sample_now();
+        lab.live.world.measuring_begins();
         lab.journal.phase(Phase::Measure);
         self.measured.emulator_before = lab.pipes.sample();
         let before: Vec<_> = self.ledger_counts();
@@ -150,6 +155,25 @@ impl<'a> Running<'a> {
 
     fn ledger_counts(&self) -> Vec<(String, LedgerCounts)> {
         self.lab.frames.iter().flatten().map(|f| (f.name.clone(), LedgerCounts::of(f))).collect()
+    }
+
+    /// Late in the warm-up the lab runs at a lower TDF for a moment, where the host can carry that: what its work costs there
+    /// says how much of what it costs otherwise is cold code.
+    fn warm_up(&mut self, begin: VirtNs, from: VirtNs, to: VirtNs) -> Result<(), Stop> {
+        let live = &self.lab.live;
+        let warm_up_ns = from.since(begin).ns();
+        let [probe_at, probe_end] = PROBE.map(|percent| begin.plus(VirtSpan(warm_up_ns / 100 * percent)));
+        let probe = self.plan.probe_tdf().filter(|_| self.o.probe);
+        let probe = probe.filter(|tdf| tdf.to_real(probe_end.since(probe_at)).0 >= PROBE_MIN_NS);
+        if let Some(tdf) = probe {
+            self.until(probe_at, "warm-up", begin, to)?;
+            if live.world.tdf() == self.plan.tdf && live.probe(tdf) {
+                let done = self.until(probe_end, &format!("warm-up, at TDF {tdf}"), begin, to);
+                live.probed(tdf);
+                done?;
+            }
+        }
+        self.until(from, "warm-up", begin, to)
     }
 
     fn until(&mut self, to: VirtNs, phase: &str, begin: VirtNs, end: VirtNs) -> Result<(), Stop> {
