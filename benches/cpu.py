@@ -81,6 +81,7 @@ def say(text):
 
 
 def how_long(cell, mode):
+    """Pairs, TDF and real seconds of a mode in a cell, as in MODES."""
     pairs, tdf, real_s = MODES[mode]
     return pairs, tdf, LONGER_S.get((cell, mode), real_s)
 
@@ -330,8 +331,8 @@ def main():
             found.append(f)
             print(show(f), flush=True)
     machine = open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0]
-    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "modes": MODES, "figures": found, "broken": broken,
-              "distrusted": o.distrusted}
+    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "figures": found, "broken": broken,
+              "modes": {cell: {mode: how_long(cell, mode) for mode in MODES} for cell in cells}, "distrusted": o.distrusted}
     json.dump(result, open(f"{o.out}/bench-cpu.json", "w"), indent=1)
     verdicts = [c["judged"] for f in found for c in f["figures"].values() if c.get("judged")]
     verdicts += [f["conservation_judged"] for f in found if f["conservation_judged"]]

@@ -299,7 +299,7 @@ fn a_paused_lab_can_be_ended() {
     assert!(!text(&run(&b, &["ps"]).stdout).contains(&id), "nothing is left");
 }
 
-/// Two virtual seconds at TDF 4, of which 1.02 s take place at TDF 1, and none where that was not wanted.
+/// A warm-up of 3.4 virtual seconds at TDF 4, of which 1.02 take place at TDF 1, and none where that was not wanted.
 #[test]
 fn a_lab_runs_at_a_lower_tdf_for_a_moment_of_its_warm_up() {
     let Some(b) = bench("probe") else { return };
