@@ -11,11 +11,13 @@ use crate::place::{Demand, place};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};
 
-/// Period of every quota unless the quota would be below the kernel's minimum: what `docker --cpus` uses.
+/// Period of an allotment unless its quota would be below the kernel's minimum: what `docker --cpus` uses.
 const PERIOD_US: u64 = 100_000;
 /// Smallest quota that the kernel accepts (min_cfs_quota_period).
 const QUOTA_US_MIN: u64 = 1_000;
-/// Longest period that the kernel accepts (max_cfs_quota_period).
+/// Longest period that the kernel accepts (max_cfs_quota_period), and a ceiling's. The kernel takes it for CPU time when
+/// the host lets a core stand still for 5 to 20 ms, which the ledger does not charge; four times a small node's share of
+/// 100 ms is 4 ms, so that one such stall would throttle it.
 const PERIOD_US_MAX: u64 = 1_000_000;
 /// The ceiling in shares. Catch-up is bounded to twice the share, and half of what a node uses may be cold caches and the
 /// meter, which it is not charged; so a healthy node stays below it.
@@ -126,10 +128,10 @@ impl Factors {
 
 /// Four times the share, rounded up, at least the kernel's minimum.
 ///
-/// Example: a share of 0.015 is 6000 us per 100 ms.
+/// Example: a share of 0.015 is 60000 us per second.
 pub(crate) fn ceiling(whole: Ratio) -> Quota {
-    let quota_us = to_u64(whole.times(CEILING_SHARES * u128::from(PERIOD_US)).ceil()).max(QUOTA_US_MIN);
-    Quota { quota_us, period_us: PERIOD_US, purpose: QuotaPurpose::Ceiling }
+    let quota_us = to_u64(whole.times(CEILING_SHARES * u128::from(PERIOD_US_MAX)).ceil()).max(QUOTA_US_MIN);
+    Quota { quota_us, period_us: PERIOD_US_MAX, purpose: QuotaPurpose::Ceiling }
 }
 
 /// The share as a quota, rounded down. Where that is below the kernel's minimum the period is stretched, which

@@ -146,7 +146,7 @@ fn the_ceiling_is_four_times_the_share_and_what_the_kernel_takes() {
         }
     }
     let app = make(Mode::Diecast, None, Some("10")).node("app-1").unwrap().quota.unwrap();
-    assert_eq!((app.quota_us, app.period_us, app.cpu_max().as_str()), (6000, 100_000, "6000 100000"));
+    assert_eq!((app.quota_us, app.period_us, app.cpu_max().as_str()), (60_000, 1_000_000, "60000 1000000"));
 }
 
 #[test]
@@ -245,7 +245,7 @@ fn a_plan_is_data() {
     assert_eq!(json["tdf"], "3/2");
     assert_eq!(json["scale"], "3/2");
     assert_eq!(json["nodes"][3]["share"], serde_json::json!({"num": 1, "den": 10}));
-    assert_eq!(json["nodes"][3]["quota"]["quota_us"], 40_000);
+    assert_eq!(json["nodes"][3]["quota"]["quota_us"], 400_000);
     assert_eq!(json["expected_real_ns"], 37_500_000_000u64);
     assert_eq!(json["metrics"][1]["source"]["samples"], "latency_ns.bin");
     assert_eq!(json["net"]["nodes"].as_array().unwrap().len(), 8);

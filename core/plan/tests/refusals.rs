@@ -178,8 +178,8 @@ fn too_many_cores_too_little_memory_no_cpu() {
 fn a_running_lab_at_another_tdf() {
     let small = plan(&experiment(&[]), &host(2, 23), &options(Mode::Diecast, "10", "")).unwrap();
     let quota_us = |tdf: &str| small.retimed(tdf.parse().unwrap()).map(|all| all[0].quota_us);
-    // The edge's speed is 0.1: four times a hundredth of 100 ms at TDF 10, and half of that at 20.
-    assert_eq!((quota_us("10"), quota_us("20"), quota_us("4")), (Ok(4000), Ok(2000), Ok(10_000)));
+    // The edge's speed is 0.1: four times a hundredth of a second at TDF 10, and half of that at 20.
+    assert_eq!((quota_us("10"), quota_us("20"), quota_us("4")), (Ok(40_000), Ok(20_000), Ok(100_000)));
     let at_ten: Vec<u64> = small.nodes.iter().map(|n| n.quota.unwrap().quota_us).collect();
     let again: Vec<u64> = small.retimed(small.tdf).unwrap().iter().map(|q| q.quota_us).collect();
     assert_eq!(again, at_ten, "what the plan says");
