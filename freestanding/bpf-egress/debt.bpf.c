@@ -38,6 +38,10 @@
 #define MAGIC 0xd1ecde87u
 // In the thread id of a trailer; host/net/src/egress.rs has the same.
 #define IN_SETSOCKOPT 0x80000000u
+// In the eight bits below the next for how long its cores stood still since its last hit, in units of 262 us: a thread id has 22.
+#define PAUSED_SHIFT 22
+#define PAUSED_UNIT_SHIFT 18
+#define PAUSED_UNITS_MAX 255
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
 #define WAIT_KINDS 32
@@ -627,11 +631,23 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 	return 0;
 }
 
+// Of a thread that is metered by clocks of cores, which keep it: freestanding/bpf-tick has the same map.
+struct meter {
+	__u64 hit_ns;
+	__u64 paused_ns;
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct meter);
+} metered SEC(".maps");
+
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {
 	__u32 magic;
 	// Thread id in its own pid namespace; 0: no thread of the node sent this. IN_SETSOCKOPT: it does so in a call of
-	// setsockopt, which asks for an acknowledgement (TCP_QUICKACK).
+	// setsockopt, which asks for an acknowledgement (TCP_QUICKACK). From PAUSED_SHIFT on how long its cores stood still.
 	__u32 tid;
 	// CLOCK_MONOTONIC now, ns, whoever sends.
 	__u64 now_ns;
@@ -682,7 +698,8 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	struct nsproxy *namespaces = task->nsproxy;
 	struct pid *pid;
 	struct burst *b;
-	__u64 now = bpf_ktime_get_ns();
+	struct meter *meter;
+	__u64 now = bpf_ktime_get_ns(), paused;
 
 	t->now_ns = now;
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
@@ -695,6 +712,9 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->tid = innermost(pid);
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
 		t->tid |= IN_SETSOCKOPT;
+	meter = bpf_task_storage_get(&metered, task, 0, 0);
+	paused = meter ? meter->paused_ns >> PAUSED_UNIT_SHIFT : 0;
+	t->tid |= (paused < PAUSED_UNITS_MAX ? paused : PAUSED_UNITS_MAX) << PAUSED_SHIFT;
 	t->cpu_ns = cpu_time(task, b, now);
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;

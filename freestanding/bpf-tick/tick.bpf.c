@@ -12,6 +12,9 @@
 // Who is metered is handed on as a perf event is: `begun` gives it to children and threads, `executed` takes it away.
 // A hit waits for the thread's way out of the kernel (task work), so that no system call ends with EINTR, and asks again
 // there who is metered: the program may have called execve.
+//
+// A tick that comes late tells that its core stood still: a host of virtual machines lets one rest for milliseconds now and
+// then, and calls not all of it stolen. The thread that has the core seems to have worked for as long; its hit tells.
 
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -23,9 +26,17 @@
 #define NEVER (-1ull)
 // core/abi has the same. Thirty-two bits.
 #define METER_MAGIC 0xd1ecca57ull
+#define METER_PAUSED_MAGIC 0xd1ecca58ull
 // When the hit was left, in units of 512 ns: the last eight bits of that above all else.
 #define LEFT_SHIFT 56
 #define LEFT_UNIT_SHIFT 9
+// With the other magic number for how long the core stood still since the last hit, in units of 262 us.
+#define PAUSED_UNIT_SHIFT 18
+#define PAUSED_UNITS_MAX 255
+// A tick that is no later, ns, was kept off by an interrupt or the like.
+#define PAUSED_MIN_NS 500000
+// One that is later is that of a clock that did not tick meanwhile.
+#define PAUSED_MAX_NS 1000000000
 
 // The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -58,16 +69,30 @@ extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct b
 					      int (*callback)(struct bpf_map *map, void *key, void *value),
 					      void *aux__prog) __ksym;
 
-// CPU time without a hit after which a thread is hit as it gets a core, ns. The only constant.
-const volatile __u64 overdue_ns = 0;
+// CPU time without a hit after which a thread is hit as it gets a core, and what lies between two ticks, ns. The only constants.
+const volatile __u64 overdue_ns = 0, period_ns = 0;
 
-// Threads that are metered: the CPU time that each had used as it first got a core after its last hit, ns; NEVER until then.
+// Of a thread that is metered. freestanding/bpf-egress reads it too.
+struct meter {
+	// The CPU time that it had used as it first got a core after its last hit, ns; NEVER until then.
+	__u64 hit_ns;
+	// For how long cores stood still since its last hit while it had them, ns.
+	__u64 paused_ns;
+};
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, __u64);
+	__type(value, struct meter);
 } metered SEC(".maps");
+
+// When each core's clock ticked last, CLOCK_MONOTONIC ns.
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} ticked SEC(".maps");
 
 // What was left to do for a thread on its way out of the kernel, by its number. A thread that sleeps there has it before it
 // for as long, so that none may share it.
@@ -85,31 +110,40 @@ struct {
 	__type(value, struct work);
 } works SEC(".maps");
 
-static __always_inline __u64 *meter_of(struct task_struct *task)
+static __always_inline struct meter *meter_of(struct task_struct *task)
 {
 	// A tracer would see each hit; what `ended` took from a thread stays taken.
 	return task->ptrace || task->flags & PF_EXITING ? NULL : bpf_task_storage_get(&metered, task, 0, 0);
 }
 
-// What the kernel knows of how a thread is scheduled, above the magic number: its nice value plus 21 in 8 bits, its policy in
+// What the kernel knows of how a thread is scheduled, above a magic number: its nice value plus 21 in 8 bits, its policy in
 // 4, and in 12 what the blob keeps in its personality (see the blob's sched).
 static __always_inline __u64 standing(struct task_struct *task)
 {
 	__u64 carried = (task->personality >> 8 & 0xff) | task->personality >> 28 << 8;
 
-	return METER_MAGIC | (__u64)(task->static_prio - 99) << 32 | (__u64)(task->policy & 0xf) << 40 | carried << 44;
+	return (__u64)(task->static_prio - 99) << 32 | (__u64)(task->policy & 0xf) << 40 | carried << 44;
 }
 
 static int hit(struct bpf_map *map, void *key, void *value)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct work *work = value;
-	__u64 *hit_ns = meter_of(task), told = standing(task) | (work->left_ns >> LEFT_UNIT_SHIFT) << LEFT_SHIFT;
+	struct meter *meter = meter_of(task);
+	__u64 paused, told;
 
+	if (!meter)
+		return 0;
+	paused = meter->paused_ns >> PAUSED_UNIT_SHIFT;
+	if (paused > PAUSED_UNITS_MAX)
+		paused = PAUSED_UNITS_MAX;
+	told = paused ? METER_PAUSED_MAGIC | paused << LEFT_SHIFT : METER_MAGIC | work->left_ns >> LEFT_UNIT_SHIFT << LEFT_SHIFT;
 	// What the thread has used is added up when it gives the core up, as it does in its hit, and at the kernel's ticks:
 	// now it would be too little by most of a slice, and the thread be hit again as it gets the core.
-	if (hit_ns && !bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, told))
-		*hit_ns = NEVER;
+	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
+		return 0;
+	meter->hit_ns = NEVER;
+	meter->paused_ns = 0;
 	return 0;
 }
 
@@ -130,26 +164,44 @@ static __always_inline void leave_hit(struct task_struct *task)
 	bpf_task_work_schedule_resume_impl(task, &work->work, &works, hit, NULL);
 }
 
+// For how long this core stood still, ns, as its clock ticks: it did so for up to a period more, in which it also worked.
+static __always_inline __u64 paused_before_tick(void)
+{
+	__u64 now = bpf_ktime_get_ns(), since;
+	__u32 here = 0;
+	__u64 *last = bpf_map_lookup_elem(&ticked, &here);
+
+	if (!last)
+		return 0;
+	since = now - *last;
+	*last = now;
+	return since > period_ns + PAUSED_MIN_NS && since < PAUSED_MAX_NS ? since - period_ns : 0;
+}
+
 SEC("perf_event")
 int tick(void *context)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	__u64 paused_ns = paused_before_tick();
+	struct meter *meter = meter_of(task);
 
-	if (meter_of(task))
-		leave_hit(task);
+	if (!meter)
+		return 0;
+	meter->paused_ns += paused_ns;
+	leave_hit(task);
 	return 0;
 }
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task_struct *next)
 {
-	__u64 *hit_ns = next->pid ? meter_of(next) : NULL;
+	struct meter *meter = next->pid ? meter_of(next) : NULL;
 
-	if (!hit_ns)
+	if (!meter)
 		return 0;
-	if (*hit_ns > next->se.sum_exec_runtime)
-		*hit_ns = next->se.sum_exec_runtime;
-	else if (next->se.sum_exec_runtime - *hit_ns > overdue_ns)
+	if (meter->hit_ns > next->se.sum_exec_runtime)
+		meter->hit_ns = next->se.sum_exec_runtime;
+	else if (next->se.sum_exec_runtime - meter->hit_ns > overdue_ns)
 		leave_hit(next);
 	return 0;
 }
@@ -157,13 +209,13 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 SEC("tp_btf/task_newtask")
 int BPF_PROG(begun, struct task_struct *task, __u64 flags)
 {
-	__u64 *hit_ns;
+	struct meter *meter;
 
 	if (!bpf_task_storage_get(&metered, bpf_get_current_task_btf(), 0, 0))
 		return 0;
-	hit_ns = bpf_task_storage_get(&metered, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (hit_ns)
-		*hit_ns = NEVER;
+	meter = bpf_task_storage_get(&metered, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (meter)
+		meter->hit_ns = NEVER;
 	return 0;
 }
 

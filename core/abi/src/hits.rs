@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::NodePage;
+use crate::{METER_PAUSED_MAGIC, NodePage};
 
 /// When a core's clock left a hit for a thread, CLOCK_MONOTONIC ns: the last eight bits of that in units of 512 ns, above all
 /// else that comes with it; freestanding/bpf-tick has the same.
@@ -14,6 +14,19 @@ const LEFT_UNIT_SHIFT: u32 = 9;
 pub const fn left_since_ns(told: u64, now_ns: u64) -> u64 {
     let units = ((now_ns >> LEFT_UNIT_SHIFT) as u8).wrapping_sub((told >> LEFT_SHIFT) as u8);
     (units as u64) << LEFT_UNIT_SHIFT
+}
+
+/// In its place where the magic number says that the core stood still: for how long, in units of 262 us.
+const PAUSED_UNIT_SHIFT: u32 = 18;
+
+/// Whether `told` says when it was left.
+pub const fn tells_when_left(told: u64) -> bool {
+    told & u32::MAX as u64 != METER_PAUSED_MAGIC
+}
+
+/// For how long the thread's cores stood still since its last hit while it had them, real ns, rounded down; at most 67 ms.
+pub const fn paused_before_ns(told: u64) -> u64 {
+    if tells_when_left(told) { 0 } else { (told >> LEFT_SHIFT) << PAUSED_UNIT_SHIFT }
 }
 
 impl NodePage {
@@ -71,6 +84,14 @@ mod tests {
             assert!((sum / 130_000).abs_diff(65_000) <= 512, "{left_ns}: {sum}");
         }
         assert_eq!(left_since_ns(told(1_000), 1_000 + 131_072 + 2_048), 2_048, "no longer than eight bits");
+    }
+
+    #[test]
+    fn a_hit_tells_of_a_pause_or_when_it_was_left() {
+        let paused = 19 << 56 | 0xfff << 44 | METER_PAUSED_MAGIC;
+        assert_eq!((tells_when_left(paused), paused_before_ns(paused)), (false, 19 * 262_144));
+        let left = 19 << 56 | 0xfff << 44 | crate::METER_MAGIC;
+        assert_eq!((tells_when_left(left), paused_before_ns(left)), (true, 0));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use counters::{BlobFault, Counters};
-pub use hits::left_since_ns;
+pub use hits::{left_since_ns, paused_before_ns, tells_when_left};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
@@ -54,6 +54,8 @@ pub const METER_SLEEP: u64 = 0xd1ec_51ee;
 /// `si_perf_data` of the meter's SIGTRAP; the lower half of `si_value` where it comes from a clock of its core, above
 /// which is how the kernel schedules the thread: see freestanding/bpf-tick.
 pub const METER_MAGIC: u64 = 0xd1ec_ca57;
+/// In its place where the core stood still since the thread's last hit: see [`paused_before_ns`].
+pub const METER_PAUSED_MAGIC: u64 = 0xd1ec_ca58;
 /// `si_value` of the SIGTRAP that makes a thread translate its wait anew, after the frame's rate has changed.
 pub const KICK_MAGIC: u64 = 0xd1ec_ca5e_4b1c;
 /// `si_value` of the SIGSYS by which a thread takes signals that waited for it to unblock them.

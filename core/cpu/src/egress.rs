@@ -10,7 +10,8 @@ use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, Thread
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    at_usual_speed, burst_after, charge, finish_of, paused_ns, switches_after, switches_ns, switches_since, warm_ns,
+    at_usual_speed, burst_after, charge, finish_of, paused_ns, seen_paused_ns, switches_after, switches_ns,
+    switches_since, warm_ns,
 };
 
 /// What is known of a packet's sender.
@@ -32,6 +33,8 @@ pub struct Sent {
     pub gap_ns: u64,
     /// How often it has given up its core, the last sixteen bits.
     pub switches: u16,
+    /// For how long its cores stood still since its last hit while it had them, as far as their clocks saw it, real ns.
+    pub paused_ns: u64,
 }
 
 /// Where in a burst of work some CPU time lies: how cold it can be.
@@ -99,13 +102,13 @@ impl Account<'_> {
     }
 
     /// For how long of this CPU time a sender's core stood still: who sends was not in one system call for that long.
-    fn paused_ns(&self, cpu_ns: u64) -> u64 {
-        self.grain_ns.map_or(0, |grain_ns| paused_ns(cpu_ns, grain_ns))
+    fn paused_ns(&self, cpu_ns: u64, seen_ns: u64) -> u64 {
+        self.grain_ns.map_or(0, |grain_ns| paused_ns(cpu_ns, grain_ns)).max(seen_paused_ns(cpu_ns, seen_ns))
     }
 
     /// When this much work would have ended, without a charge.
-    fn look(&self, earliest: VirtNs, cpu_ns: u64, burst: Burst, switches: u64) -> VirtNs {
-        let usual = at_usual_speed(self.slow_discount, cpu_ns - self.paused_ns(cpu_ns));
+    fn look(&self, earliest: VirtNs, (cpu_ns, seen_ns): (u64, u64), burst: Burst, switches: u64) -> VirtNs {
+        let usual = at_usual_speed(self.slow_discount, cpu_ns - self.paused_ns(cpu_ns, seen_ns));
         let work = usual - self.switched(switches, usual);
         let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work);
         finish_of(self.entries, earliest, self.slowness.mul_floor(warm))
@@ -114,13 +117,13 @@ impl Account<'_> {
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let Some(slot) = slot else { return self.look(woke, burst_ns, Burst::after(sent.gap_ns), 1) };
+        let Some(slot) = slot else { return self.look(woke, (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1) };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
             let earliest = VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed)));
             let switches = switches_since(slot.switches.load(Relaxed), u64::from(sent.switches));
-            return self.look(earliest, open_ns, Burst::of(slot), switches);
+            return self.look(earliest, (open_ns, sent.paused_ns), Burst::of(slot), switches);
         }
         let release = self.charge_held(slot, sent, woke);
         slot.release();
@@ -138,7 +141,7 @@ impl Account<'_> {
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
-        let paused_ns = self.paused_ns(used_ns);
+        let paused_ns = self.paused_ns(used_ns, sent.paused_ns);
         self.slow_ns += paused_ns;
         let used_ns = used_ns - paused_ns;
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
@@ -298,6 +301,7 @@ mod tests {
             run_delay_ns: 9,
             gap_ns: 40 * MS,
             switches: 0,
+            paused_ns: 0,
         }
     }
 
@@ -395,6 +399,11 @@ mod tests {
         assert_eq!(charged_on((&none, 0, 0), 0, 115 * MS, Some(&s), &busy).1, 9_000 * US);
         // Nor does the packet wait for it where its sender has no slot yet, or its own hit holds that.
         assert_eq!(charged(0, 115 * MS, None, &paused), (11_000 * US, 0, 0));
+        let seen = Sent { cpu_ns: 4_000 * US, paused_ns: 2_700 * US, ..paused };
+        assert_eq!(
+            charged(0, 115 * MS, None, &seen),
+            charged(0, 115 * MS, None, &Sent { cpu_ns: 1_300 * US, paused_ns: 0, ..paused })
+        );
         let s = slot(1000 * US, 50 * MS, 5 * MS);
         assert!(s.try_hold());
         assert_eq!(charged(0, 115 * MS, Some(&s), &paused), (11_000 * US, 0, 0));

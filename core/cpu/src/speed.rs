@@ -92,6 +92,13 @@ pub const fn paused_ns(used_ns: u64, grain_ns: u64) -> u64 {
     if used_ns > most_ns && used_ns < PAUSE_MAX_NS { used_ns - grain_ns } else { 0 }
 }
 
+/// The same where the core's clock saw it stand still for `seen_ns`, all of it. None where less was used: then a host that
+/// calls the pause stolen has taken it off itself, or it was taken off at a packet already.
+#[inline(always)]
+pub const fn seen_paused_ns(used_ns: u64, seen_ns: u64) -> u64 {
+    if used_ns >= seen_ns { seen_ns } else { 0 }
+}
+
 /// What work of so many equal parts takes by the speed of the core alone: each as long as the median of them, of two the
 /// upper. A packet's softirq, an interrupt or another program's turn falls into one or two parts; a slow core is in all.
 /// Saturates.
@@ -169,6 +176,7 @@ mod tests {
 
     #[test]
     fn a_pause_is_far_more_than_a_slice_and_not_a_second() {
+        assert_eq!((seen_paused_ns(5_400_000, 5_000_000), seen_paused_ns(400_000, 5_000_000)), (5_000_000, 0));
         assert_eq!(paused_ns(9_900_000, 500_000), 0);
         assert_eq!(paused_ns(15_300_000, 500_000), 14_800_000);
         assert_eq!(paused_ns(15_300_000, 5_000_000), 0, "three grains of this length");

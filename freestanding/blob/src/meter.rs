@@ -7,7 +7,8 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{
-    METER_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket, left_since_ns,
+    METER_MAGIC, METER_PAUSED_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket,
+    left_since_ns, paused_before_ns, tells_when_left,
 };
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
@@ -42,7 +43,8 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
     // From an event of the thread's own, or from a clock of its core.
-    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && i.word1 & u64::from(u32::MAX) == METER_MAGIC {
+    let magic = i.word1 & u64::from(u32::MAX);
+    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && (magic == METER_MAGIC || magic == METER_PAUSED_MAGIC) {
         // SAFETY: as above.
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.
@@ -168,7 +170,10 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let used = cpu - last_cpu;
     // One on its way out of a system call may have been in it for as long, and an event of a thread's own may count no time in
     // the kernel.
-    let paused = if fresh || in_kernel || !of_clock { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
+    let mut paused =
+        if fresh || in_kernel || !of_clock { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
+    // What its core's clock saw is not inferred.
+    paused = paused.max(ledger::seen_paused_ns(used, paused_before_ns(told)));
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used - paused);
     let switches = usage::switches();
     let known_switches = slot.switches.load(Relaxed);
@@ -178,7 +183,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     };
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // One that was left in the handler of the last had to wait for its end.
-    let told_when = of_clock && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
+    let told_when = of_clock && tells_when_left(told) && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
     let left_since = if told_when { Some(left_since_ns(told, now_r.0)) } else { None };
     let hidden = n.hidden_of_hit_ns(left_since).saturating_add(switched).min(usual);
     let work = usual - hidden;

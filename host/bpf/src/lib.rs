@@ -2,9 +2,9 @@
 //! when the process dies in any way, the kernel removes everything.
 
 use std::io;
-use std::os::fd::{AsFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, ProgramInput, ProgramMut};
+use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, ProgramInput, ProgramMut};
 
 /// An object's bytes with the alignment that ELF wants; [`object!`] makes one.
 #[repr(C, align(8))]
@@ -45,6 +45,8 @@ pub struct Source<'a> {
     pub without: &'a [&'a str],
     /// Maps that get room for so many entries.
     pub room: &'a [(&'a str, u32)],
+    /// Maps that others have made, which these programs use too.
+    pub shared: &'a [(&'a str, BorrowedFd<'a>)],
 }
 
 /// Loaded programs, and the links of those that were attached for as long as this lives.
@@ -64,7 +66,7 @@ impl std::fmt::Debug for Programs {
 impl Programs {
     /// Loads them all. Needs root or CAP_BPF, and what their kinds need beside it.
     pub fn load(source: Source<'_>) -> Result<Programs, BpfError> {
-        let Source { object, purpose, constants, without, room } = source;
+        let Source { object, purpose, constants, without, room, shared } = source;
         let failed = |action| move |error| BpfError { action, purpose, error };
         // What libbpf prints while it tries is in the error.
         libbpf_rs::set_print(None);
@@ -77,10 +79,16 @@ impl Programs {
         for mut program in object.progs_mut().filter(|p| without.iter().any(|name| p.name() == *name)) {
             program.set_autoload(false);
         }
-        for (name, entries) in room {
+        let mut with = |name: &str, set: &dyn Fn(&mut OpenMapMut<'_>) -> libbpf_rs::Result<()>| {
             let mut map =
-                object.maps_mut().find(|m| m.name() == *name).ok_or_else(absent).map_err(failed("configure"))?;
-            map.set_max_entries(*entries).map_err(failed("configure"))?;
+                object.maps_mut().find(|m| m.name() == name).ok_or_else(absent).map_err(failed("configure"))?;
+            set(&mut map).map_err(failed("configure"))
+        };
+        for (name, entries) in room {
+            with(name, &|map| map.set_max_entries(*entries))?;
+        }
+        for (name, other) in shared {
+            with(name, &|map| map.reuse_fd(*other))?;
         }
         let object = object.load().map_err(failed("load"))?;
         Ok(Programs { purpose, links: Vec::new(), object })

@@ -28,6 +28,7 @@ const NODES: &str = "nodes";
 const LARGE: &str = "large";
 const SLOW: &str = "slow";
 const HIT_COSTS: &str = "hit_costs";
+const METERED: &str = "metered";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
 /// by kind and bin, sums over their ages and over the hits in them, switches, then what threads waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
@@ -72,6 +73,7 @@ pub struct Egress {
     large: MapHandle,
     slow: MapHandle,
     hit_costs: MapHandle,
+    metered: MapHandle,
     debt: OwnedFd,
     programs: Programs,
 }
@@ -95,12 +97,19 @@ impl Egress {
             constants: &u64::from(kernel_hz()).to_ne_bytes(),
             without: if traced.contains(&RECEIVED) { &[] } else { &[RECEIVED] },
             room: &[],
+            shared: &[],
         })?;
         programs.run(LOADER)?;
         programs.attach_traced(traced)?;
         let (nodes, large) = (programs.map(NODES)?, programs.map(LARGE)?);
         let (slow, hit_costs) = (programs.map(SLOW)?, programs.map(HIT_COSTS)?);
-        Ok(Egress { nodes, large, slow, hit_costs, debt: programs.descriptor(DEBT)?, programs })
+        let metered = programs.map(METERED)?;
+        Ok(Egress { nodes, large, slow, hit_costs, metered, debt: programs.descriptor(DEBT)?, programs })
+    }
+
+    /// What clocks of cores know of each metered thread, for them to keep: packets tell some of it.
+    pub fn metered(&self) -> BorrowedFd<'_> {
+        self.metered.as_fd()
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.

@@ -15,6 +15,8 @@ use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, SharedFrame, TRAILER_BYTES, create_netns,
     in_netns, monotonic_now, prepare_node_with,
 };
+use diecast_host_sys::{time, trap};
+use diecast_host_tick::{Cadence, CoreTicks};
 
 /// CPU time of the calling thread, ns.
 fn thread_cpu_ns() -> u64 {
@@ -257,6 +259,44 @@ fn a_frame_of_several_segments_tells_its_sender_apart_from_it() {
     assert!(before <= cpu + 50_000 && cpu <= after + 10_050_000, "{before} {cpu} {after}");
     key[19] ^= 1;
     assert_eq!(egress.trailer_of(&key), None, "not of another");
+}
+
+/// A packet that leaves between a late tick of its core's clock and the hit tells for how long the core stood still.
+#[test]
+fn a_frame_tells_that_its_senders_core_stood_still() {
+    if skip() {
+        return;
+    }
+    let egress = Egress::load().unwrap();
+    let ticks = match CoreTicks::start(&[], Cadence::of_grain(1_000_000), Some(egress.metered())) {
+        Ok(ticks) => ticks,
+        Err(e) => return diecast_quiet::skipped(e.to_string()),
+    };
+    let spec = two_nodes();
+    let (ns, tap, _) = nic(&egress, &spec);
+    let told = in_netns(ns.as_fd(), || {
+        let core = time::allowed_cpus()[0];
+        time::pin_to(&[core]).unwrap();
+        trap::install_handler();
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+        poll_ms(1);
+        // By what the programs know the period is 1.854 ms.
+        let _ticking = ticks.tick_here(core, 7_000_000).unwrap();
+        let (end, mut buffer) = (Instant::now() + Duration::from_secs(20), [0; 2048]);
+        while Instant::now() < end {
+            socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
+            let n = rustix::io::read(&tap, &mut buffer).unwrap_or(0);
+            let tid =
+                buffer[..n].last_chunk::<TRAILER_BYTES>().map_or(0, |t| u32::from_ne_bytes([t[4], t[5], t[6], t[7]]));
+            let paused = u64::from(tid >> 22) << 18;
+            if paused > 0 {
+                return Some(paused);
+            }
+        }
+        None
+    });
+    let paused = told.unwrap().expect("a tick within 20 s that meets a packet on its way");
+    assert!((4_500_000..6_000_000).contains(&paused), "{paused}");
 }
 
 /// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the

@@ -12,6 +12,9 @@ pub const TRAILER_BYTES: usize = 56;
 const MAGIC: u32 = 0xd1ec_de87;
 /// In the thread id: it sends this frame in a call of setsockopt.
 const IN_SETSOCKOPT: u32 = 1 << 31;
+const PAUSED_SHIFT: u32 = 22;
+const PAUSED_UNITS_MAX: u32 = 0xff;
+const PAUSED_UNIT_NS: u64 = 1 << 18;
 /// A frame with several segments is known by both MACs, ports and sequence number (or length and checksum of UDP).
 pub const LARGE_KEY_BYTES: usize = 20;
 const MAC_BYTES: usize = 12;
@@ -58,7 +61,7 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         return None;
     }
     let sent = Sent {
-        tid: u32_at(4) & !IN_SETSOCKOPT,
+        tid: u32_at(4) & !(IN_SETSOCKOPT | PAUSED_UNITS_MAX << PAUSED_SHIFT),
         at: RealNs(u64_at(8)),
         cpu_ns: u64_at(16),
         burst_cpu_ns: u64_at(24),
@@ -66,6 +69,7 @@ pub(crate) fn parse(t: &[u8; TRAILER_BYTES]) -> Option<Trailer> {
         run_delay_ns: u64_at(40),
         gap_ns: u64::from(u32_at(48)) * 1_000,
         switches: u16::from_ne_bytes([t[52], t[53]]),
+        paused_ns: u64::from(u32_at(4) >> PAUSED_SHIFT & PAUSED_UNITS_MAX) * PAUSED_UNIT_NS,
     };
     let asked = u32_at(4) & IN_SETSOCKOPT != 0;
     Some(Trailer { at: sent.at, sent: (sent.tid != 0).then_some(sent), asked })
@@ -100,12 +104,17 @@ mod tests {
             run_delay_ns: 5,
             gap_ns: 6_000,
             switches: 0,
+            paused_ns: 0,
         };
         let trailer = |sent, asked| Some((7, Trailer { at: RealNs(1), sent, asked }));
         assert_eq!(find_trailer(&frame), trailer(Some(sent), false));
         assert_eq!(find_trailer(b"payload"), None, "shorter than a trailer");
         frame[14] = 0x80;
         assert_eq!(find_trailer(&frame), trailer(Some(sent), true));
+        frame[13] = 0x40;
+        frame[14] = 0x81;
+        let paused = Sent { paused_ns: 5 * 262_144, ..sent };
+        assert_eq!(find_trailer(&frame), trailer(Some(paused), true));
         frame[11..15].fill(0);
         assert_eq!(find_trailer(&frame), trailer(None, false), "no thread");
         frame[7] ^= 1;

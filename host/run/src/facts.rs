@@ -64,7 +64,7 @@ pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
     }
     // Another thread's cores and timer slack are changed, not the caller's.
     let measured = std::thread::spawn(move || {
-        let (meters, _) = Meters::start(hits_from, Cadence::of_grain(GRAIN_SAFE_NS)).ok()?;
+        let (meters, _) = Meters::start(hits_from, Cadence::of_grain(GRAIN_SAFE_NS), None).ok()?;
         let probe = Probe::new(meters.ticks(), meters.count_kernel()).ok()?;
         let cpu = *time::allowed_cpus().first()?;
         let hits = Hits { grain_ns: GRAIN_SAFE_NS, pause_ns: GRAIN_SAFE_NS };

@@ -133,7 +133,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let cores = o.cores.unwrap_or(host_cores);
     let grain_ns = o.grain_ns.unwrap_or_else(|| grain_for(o.tdf, cores, speed_ppm, host_cores));
     let mut doubts = Vec::new();
-    let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(grain_ns))).transpose()?;
+    let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(grain_ns), None)).transpose()?;
     let meters = meters.map(|(meters, _)| meters);
     let metered = meters.as_ref().is_some_and(Meters::any);
     if wanted && !metered {

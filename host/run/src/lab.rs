@@ -397,7 +397,8 @@ fn set_up(
     // Debt at egress, where the plan meters anything and the host allows it.
     let egress = any_metered.then(Egress::load);
     let cadence = if let Some(Ok(_)) = egress { Cadence::told_by_packets } else { Cadence::of_grain };
-    let meters = any_metered.then(|| Meters::start(o.hits_from, cadence(plan.grain_ns))).transpose();
+    let shared = egress.as_ref().and_then(|e| Some(e.as_ref().ok()?.metered()));
+    let meters = any_metered.then(|| Meters::start(o.hits_from, cadence(plan.grain_ns), shared)).transpose();
     let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
     let (meters, no_clocks) = meters.unzip();
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;

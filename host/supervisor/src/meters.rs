@@ -1,6 +1,7 @@
 //! What the meter's hits come from on this host.
 
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -77,26 +78,30 @@ pub enum Meters {
 
 impl Meters {
     /// Starts the clocks where that is asked for; with why there are none where events of threads had to do. An error only
-    /// where clocks were asked for and can't be.
-    pub fn start(from: HitsFrom, cadence: Cadence) -> Result<(Meters, Option<TickError>), TickError> {
+    /// where clocks were asked for and can't be. `shared`: see [`CoreTicks::start`].
+    pub fn start(
+        from: HitsFrom,
+        cadence: Cadence,
+        shared: Option<BorrowedFd<'_>>,
+    ) -> Result<(Meters, Option<TickError>), TickError> {
         match from {
             HitsFrom::Threads => Ok((Meters::of_threads(), None)),
-            HitsFrom::Auto => Ok(Meters::best(cadence)),
-            HitsFrom::Cores => Ok((Meters::of_cores(cadence)?, None)),
+            HitsFrom::Auto => Ok(Meters::best(cadence, shared)),
+            HitsFrom::Cores => Ok((Meters::of_cores(cadence, shared)?, None)),
         }
     }
 
     /// The first of the two that works here, and why it is the second.
-    pub fn best(cadence: Cadence) -> (Meters, Option<TickError>) {
-        match Meters::of_cores(cadence) {
+    pub fn best(cadence: Cadence, shared: Option<BorrowedFd<'_>>) -> (Meters, Option<TickError>) {
+        match Meters::of_cores(cadence, shared) {
             Ok(meters) => (meters, None),
             Err(why) => (Meters::of_threads(), Some(why)),
         }
     }
 
-    fn of_cores(cadence: Cadence) -> Result<Meters, TickError> {
+    fn of_cores(cadence: Cadence, shared: Option<BorrowedFd<'_>>) -> Result<Meters, TickError> {
         // A program may have itself run where this process does not.
-        CoreTicks::start(&time::online_cpus(), cadence).map(|ticks| Meters::Cores(Arc::new(ticks)))
+        CoreTicks::start(&time::online_cpus(), cadence, shared).map(|ticks| Meters::Cores(Arc::new(ticks)))
     }
 
     /// Without clocks of cores.

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_hit_of_a_cores_clock_tells_its_way_to_the_handler() {
         let cpu = time::allowed_cpus()[0];
-        let ticks = match CoreTicks::start(&[cpu], Cadence::of_grain(500_000)) {
+        let ticks = match CoreTicks::start(&[cpu], Cadence::of_grain(500_000), None) {
             Ok(ticks) => ticks,
             Err(e) => {
                 diecast_quiet::skipped(e.to_string());

@@ -60,6 +60,11 @@ pub fn hits() -> u64 {
     HITS.get()
 }
 
+/// What came with the last of them (`si_value`).
+pub fn told() -> u64 {
+    TOLD.get()
+}
+
 /// Spins on the clock until `count` hits came, or until `end_ns`. What each took of this thread outside of the two
 /// readings of its CPU time, ns: interrupt, signal, return. A hit's handler sleeps for `pause_ns`.
 ///

@@ -82,7 +82,8 @@ impl InitialRto {
         let root = fs::File::open(&path).map_err(|error| InitialRtoError::Open { path, error })?;
         let object = diecast_host_bpf::object!("initial_rto.bpf.o");
         let purpose = "TCP's initial RTO";
-        let mut programs = Programs::load(Source { object, purpose, constants: &[], without: &[], room: &[] })?;
+        let mut programs =
+            Programs::load(Source { object, purpose, constants: &[], without: &[], room: &[], shared: &[] })?;
         programs.attach_cgroup(PROGRAM, root.as_raw_fd())?;
         Ok(InitialRto { map: programs.map(MAP)?, hz: kernel_hz(), programs })
     }

@@ -3,7 +3,7 @@
 //! One [`CoreTicks`] per lab or frame. When the process dies in any way, the kernel removes everything.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use diecast_host_bpf::{BpfError, Programs, Source};
 use diecast_host_sys::{Tid, perf, process};
@@ -18,8 +18,8 @@ const WORKS: &str = "works";
 /// grains would hit a busy thread after one in the mean. No round number: a program that wakes up periodically is met at
 /// all phases of its period, since 2 / 1.854 is far from all fractions of small numbers (3/2 of the golden section).
 const PERIOD_MILLIGRAINS: u64 = 1_854;
-/// No hit so far.
-const NEVER: [u8; 8] = u64::MAX.to_ne_bytes();
+/// `struct meter` of a thread without a hit so far, as it lies in memory: no instant of its last, no pause.
+const NEVER: [u64; 2] = [u64::MAX, 0];
 
 /// Why hits can't come from a clock of each core.
 #[derive(Debug, thiserror::Error)]
@@ -76,22 +76,31 @@ fn threads_max() -> u32 {
     text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(DEFAULT)
 }
 
+/// As they lie in memory.
+fn of_words(words: [u64; 2]) -> [u8; 16] {
+    let [low, high] = words.map(u64::to_ne_bytes);
+    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })
+}
+
 impl CoreTicks {
     /// Loads the programs and starts the clocks of these cores.
     ///
-    /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN.
-    pub fn start(cores: &[usize], cadence: Cadence) -> Result<CoreTicks, TickError> {
+    /// Needs Linux 6.18, BTF, and root or CAP_BPF, CAP_PERFMON and CAP_SYS_ADMIN. `shared` is a map for what is known of each
+    /// metered thread, where other programs read it too.
+    pub fn start(cores: &[usize], cadence: Cadence, shared: Option<BorrowedFd<'_>>) -> Result<CoreTicks, TickError> {
+        let Cadence { period_ns, overdue_ns } = cadence;
         let mut programs = Programs::load(Source {
             object: diecast_host_bpf::object!("tick.bpf.o"),
             purpose: "hits from each core's clock",
-            constants: &cadence.overdue_ns.to_ne_bytes(),
+            constants: &of_words([overdue_ns, period_ns]),
             without: &[],
             room: &[(WORKS, threads_max())],
+            shared: &shared.map(|map| (METERED, map)).into_iter().collect::<Vec<_>>(),
         })?;
         programs.attach_traced(&TRACED)?;
         let mut ticks = CoreTicks { metered: programs.map(METERED)?, programs };
         for core in cores {
-            let link = ticks.clock(*core, cadence.period_ns)?;
+            let link = ticks.clock(*core, period_ns)?;
             ticks.programs.keep(link);
         }
         Ok(ticks)
@@ -108,7 +117,7 @@ impl CoreTicks {
     }
 
     fn meter(&self, task: &OwnedFd) -> io::Result<()> {
-        self.metered.update(&task.as_raw_fd().to_ne_bytes(), &NEVER, MapFlags::ANY).map_err(io::Error::other)
+        self.metered.update(&task.as_raw_fd().to_ne_bytes(), &of_words(NEVER), MapFlags::ANY).map_err(io::Error::other)
     }
 
     /// The calling thread is metered, by the clocks that there are, until the result is dropped.

@@ -5,6 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use diecast_core_abi::{paused_before_ns, tells_when_left};
 use diecast_host_sys::{Tid, time, trap};
 use diecast_host_tick::{Cadence, CoreTicks};
 
@@ -13,7 +14,7 @@ const MS: u64 = 1_000_000;
 
 /// Clocks of these cores; `None`, and the test says so, where the kernel has none.
 fn ticks(cores: &[usize]) -> Option<CoreTicks> {
-    match CoreTicks::start(cores, Cadence::of_grain(GRAIN_NS)) {
+    match CoreTicks::start(cores, Cadence::of_grain(GRAIN_NS), None) {
         Ok(ticks) => Some(ticks),
         Err(e) => {
             diecast_quiet::skipped(e.to_string());
@@ -59,6 +60,33 @@ fn a_busy_thread_is_hit_once_a_period_and_others_are_not() {
     let before = trap::hits();
     spin(20 * MS);
     assert_eq!(trap::hits(), before);
+}
+
+#[test]
+fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    // The core's clock has a period of 1.854 ms by what the programs know, and ticks every 12 ms.
+    let ticking = ticks.tick_here(core, 12 * MS).unwrap();
+    diecast_quiet::look(|| {
+        let mut paused = Vec::new();
+        for _ in 0..10 {
+            let before = trap::hits();
+            while trap::hits() == before {}
+            paused.push(paused_before_ns(trap::told()));
+        }
+        // Hits that came as the thread got the core again tell of none, and the first tick has none before it.
+        let told = paused.iter().filter(|ns| (9_500_000..11_000_000).contains(*ns)).count();
+        assert!(told >= 5, "{paused:?}");
+    });
+    drop(ticking);
+    // A tick in time tells when it was left.
+    let _ticking = ticks.tick_here(core, MS).unwrap();
+    spin(20 * MS);
+    diecast_quiet::look(|| {
+        spin(5 * MS);
+        assert!(tells_when_left(trap::told()), "{:#x}", trap::told());
+    });
 }
 
 #[test]

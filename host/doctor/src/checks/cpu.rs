@@ -33,7 +33,7 @@ pub(super) const fn subject(name: &'static str, need: Need) -> Subject {
 
 /// What hits can come from, and why not from clocks of cores.
 pub(super) fn meters() -> (Meters, Option<TickError>) {
-    Meters::best(Cadence::of_grain(GRAIN_NS))
+    Meters::best(Cadence::of_grain(GRAIN_NS), None)
 }
 
 pub(super) fn all() -> Vec<Check> {
