@@ -89,6 +89,29 @@ fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     });
 }
 
+/// A core is idle between two requests, for no time that anybody would be charged.
+#[test]
+fn no_hit_takes_idle_time_for_a_pause() {
+    let core = here();
+    let Some(ticks) = ticks(&[core]) else { return };
+    let _ticking = ticks.meter_here().unwrap();
+    diecast_quiet::look(|| {
+        let (mut hits, mut paused) = (0, Vec::new());
+        for _ in 0..150 {
+            let before = trap::hits();
+            spin(3 * MS);
+            if trap::hits() == before + 1 {
+                hits += 1;
+                paused.extend(Some(paused_before_ns(trap::told())).filter(|ns| *ns > 0));
+            }
+            std::thread::sleep(Duration::from_micros(2_900));
+        }
+        assert!(hits > 30, "{hits}");
+        // The host's own are a few.
+        assert!(paused.len() <= hits / 10, "{paused:?} of {hits}");
+    });
+}
+
 #[test]
 fn a_thread_that_gives_the_core_up_before_each_tick_is_hit_after_each_grain() {
     let Some(ticks) = ticks(&[]) else { return };
