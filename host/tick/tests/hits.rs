@@ -68,17 +68,16 @@ fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     let core = here();
     // The core's clock has a period of 1.854 ms by what the programs know, and ticks every 12 ms.
     let ticking = ticks.tick_here(core, 12 * MS).unwrap();
-    diecast_quiet::look(|| {
-        let mut paused = Vec::new();
-        for _ in 0..10 {
-            let before = trap::hits();
-            while trap::hits() == before {}
-            paused.push(paused_before_ns(trap::told()));
-        }
-        // Hits that came as the thread got the core again tell of none, and the first tick has none before it.
-        let told = paused.iter().filter(|ns| (9_500_000..11_000_000).contains(*ns)).count();
-        assert!(told >= 5, "{paused:?}");
-    });
+    // Ticks meet other threads too where the core is shared; hits as the thread gets the core again tell of none.
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut paused = Vec::new();
+    while paused.len() < 9 && Instant::now() < end {
+        let before = trap::hits();
+        while trap::hits() == before && Instant::now() < end {}
+        paused.extend(Some(paused_before_ns(trap::told())).filter(|ns| *ns > 0));
+    }
+    paused.sort_unstable();
+    assert!(paused.len() == 9 && (9_500_000..10_200_000).contains(&paused[4]), "{paused:?}");
     drop(ticking);
     // A tick in time tells when it was left.
     let _ticking = ticks.tick_here(core, MS).unwrap();
