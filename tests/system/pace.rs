@@ -201,7 +201,7 @@ fn retimes(b: &Bench) {
     lab.until("warm_up");
     let id = lab.lab();
     let quota_us = || lab.cgroup("client").quota().unwrap().unwrap().quota_us;
-    assert_eq!(quota_us(), 80_000);
+    assert_eq!(quota_us(), 800_000);
     for (tdf, status, words) in [
         ("1/3", 3, "machine type 'half' has speed 0.40: at TDF 1/3 each core would need 1.20 real cores"),
         ("0.45", 3, "of a core for"),
@@ -225,16 +225,16 @@ fn retimes(b: &Bench) {
         assert!(text(&run(b, &["ps"]).stdout).contains(&format!("runs at TDF {tdf}")));
         std::thread::sleep(Duration::from_millis(1000));
     };
-    retime("4", 40_000);
-    retime("1", 160_000);
-    retime("3", 53_334);
+    retime("4", 400_000);
+    retime("1", 1_600_000);
+    retime("3", 533_334);
     // While it stands still: from the end of the pause on.
     pace(b, &["pause", &id]);
     let waiting = pace(b, &["retime", &id, "--tdf", "3/2"]);
     assert_eq!((&waiting["paused"], &waiting["tdf"]), (&true.into(), &"3/2".into()));
-    assert_eq!(quota_us(), 53_334);
+    assert_eq!(quota_us(), 533_334);
     changes.extend(pace(b, &["resume", &id])["v_ns"].as_f64());
-    assert_eq!(quota_us(), 106_667);
+    assert_eq!(quota_us(), 1_066_667);
     let ended = lab.end();
     assert!(matches!(ended.status, Some(0 | 4)), "{ended:?}");
     assert!(ended.table.contains("the lab: TDF 4"), "{}", ended.table);
