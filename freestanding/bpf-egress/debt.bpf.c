@@ -38,10 +38,8 @@
 #define MAGIC 0xd1ecde87u
 // In the thread id of a trailer; host/net/src/egress.rs has the same.
 #define IN_SETSOCKOPT 0x80000000u
-// In the eight bits below the next for how long its cores stood still since its last hit, in units of 262 us: a thread id has 22.
+// From this bit on, in eight, for how long its cores stood still since its last hit (`paused_units`): a thread id has 22.
 #define PAUSED_SHIFT 22
-#define PAUSED_UNIT_SHIFT 18
-#define PAUSED_UNITS_MAX 255
 // core/cpu/src/cold.rs has the same.
 #define GAP_BINS 24
 #define WAIT_KINDS 32
@@ -631,17 +629,7 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 	return 0;
 }
 
-// Of a thread that is metered by clocks of cores, which keep it: freestanding/bpf-tick has the same map.
-struct meter {
-	__u64 hit_ns;
-	__u64 paused_ns;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct meter);
-} metered SEC(".maps");
+#include "../bpf-tick/meter.h"
 
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {
@@ -699,7 +687,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	struct pid *pid;
 	struct burst *b;
 	struct meter *meter;
-	__u64 now = bpf_ktime_get_ns(), paused;
+	__u64 now = bpf_ktime_get_ns();
 
 	t->now_ns = now;
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
@@ -713,8 +701,8 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
 		t->tid |= IN_SETSOCKOPT;
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
-	paused = meter ? meter->paused_ns >> PAUSED_UNIT_SHIFT : 0;
-	t->tid |= (paused < PAUSED_UNITS_MAX ? paused : PAUSED_UNITS_MAX) << PAUSED_SHIFT;
+	if (meter)
+		t->tid |= paused_units(meter) << PAUSED_SHIFT;
 	t->cpu_ns = cpu_time(task, b, now);
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;

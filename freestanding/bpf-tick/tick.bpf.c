@@ -30,9 +30,7 @@
 // When the hit was left, in units of 512 ns: the last eight bits of that above all else.
 #define LEFT_SHIFT 56
 #define LEFT_UNIT_SHIFT 9
-// With the other magic number for how long the core stood still since the last hit, in units of 262 us.
-#define PAUSED_UNIT_SHIFT 18
-#define PAUSED_UNITS_MAX 255
+// With the other magic number for how long the core stood still since the last hit: `paused_units`.
 // A tick that is no later, ns, was kept off by an interrupt or the like.
 #define PAUSED_MIN_NS 500000
 // One that is later is that of a clock that did not tick meanwhile.
@@ -72,19 +70,7 @@ extern int bpf_task_work_schedule_resume_impl(struct task_struct *task, struct b
 // CPU time without a hit after which a thread is hit as it gets a core, and what lies between two ticks, ns. The only constants.
 const volatile __u64 overdue_ns = 0, period_ns = 0;
 
-// Of a thread that is metered. freestanding/bpf-egress reads it too.
-struct meter {
-	// The CPU time that it had used as it first got a core after its last hit, ns; NEVER until then.
-	__u64 hit_ns;
-	// For how long cores stood still since its last hit while it had them, ns.
-	__u64 paused_ns;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct meter);
-} metered SEC(".maps");
+#include "meter.h"
 
 // When each core's clock ticked last, CLOCK_MONOTONIC ns.
 struct {
@@ -134,9 +120,7 @@ static int hit(struct bpf_map *map, void *key, void *value)
 
 	if (!meter)
 		return 0;
-	paused = meter->paused_ns >> PAUSED_UNIT_SHIFT;
-	if (paused > PAUSED_UNITS_MAX)
-		paused = PAUSED_UNITS_MAX;
+	paused = paused_units(meter);
 	told = paused ? METER_PAUSED_MAGIC | paused << LEFT_SHIFT : METER_MAGIC | work->left_ns >> LEFT_UNIT_SHIFT << LEFT_SHIFT;
 	// What the thread has used is added up when it gives the core up, as it does in its hit, and at the kernel's ticks:
 	// now it would be too little by most of a slice, and the thread be hit again as it gets the core.

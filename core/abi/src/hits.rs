@@ -10,23 +10,26 @@ const LEFT_SHIFT: u32 = 56;
 const LEFT_UNIT_SHIFT: u32 = 9;
 
 /// How long ago a core's clock left the hit that came with `told` (`si_value`), real ns, give or take 512 and right in the mean;
-/// only below 131 µs.
-pub const fn left_since_ns(told: u64, now_ns: u64) -> u64 {
+/// only below 131 µs. `None` where it tells of a pause instead.
+pub const fn left_since_ns(told: u64, now_ns: u64) -> Option<u64> {
+    if tells_of_pause(told) {
+        return None;
+    }
     let units = ((now_ns >> LEFT_UNIT_SHIFT) as u8).wrapping_sub((told >> LEFT_SHIFT) as u8);
-    (units as u64) << LEFT_UNIT_SHIFT
+    Some((units as u64) << LEFT_UNIT_SHIFT)
 }
 
-/// In its place where the magic number says that the core stood still: for how long, in units of 262 us.
-const PAUSED_UNIT_SHIFT: u32 = 18;
+/// Units in which hits, in the place of when they were left, and packets tell for how long a core stood still, real ns;
+/// freestanding/bpf-tick/meter.h has the same.
+pub const PAUSED_UNIT_NS: u64 = 1 << 18;
 
-/// Whether `told` says when it was left.
-pub const fn tells_when_left(told: u64) -> bool {
-    told & u32::MAX as u64 != METER_PAUSED_MAGIC
+const fn tells_of_pause(told: u64) -> bool {
+    told & u32::MAX as u64 == METER_PAUSED_MAGIC
 }
 
 /// For how long the thread's cores stood still since its last hit while it had them, real ns, rounded down; at most 67 ms.
 pub const fn paused_before_ns(told: u64) -> u64 {
-    if tells_when_left(told) { 0 } else { (told >> LEFT_SHIFT) << PAUSED_UNIT_SHIFT }
+    if tells_of_pause(told) { (told >> LEFT_SHIFT) * PAUSED_UNIT_NS } else { 0 }
 }
 
 impl NodePage {
@@ -77,21 +80,21 @@ mod tests {
         for left_ns in [0, 511, 512, 130_999, 131_072, u64::from(u32::MAX) - 7, 1 << 50] {
             let mut sum = 0;
             for after_ns in 0..130_000 {
-                let found = left_since_ns(told(left_ns), left_ns + after_ns);
+                let found = left_since_ns(told(left_ns), left_ns + after_ns).unwrap();
                 assert!(found.abs_diff(after_ns) <= 512, "{left_ns}, {after_ns}: {found}");
                 sum += found;
             }
             assert!((sum / 130_000).abs_diff(65_000) <= 512, "{left_ns}: {sum}");
         }
-        assert_eq!(left_since_ns(told(1_000), 1_000 + 131_072 + 2_048), 2_048, "no longer than eight bits");
+        assert_eq!(left_since_ns(told(1_000), 1_000 + 131_072 + 2_048), Some(2_048), "no longer than eight bits");
     }
 
     #[test]
     fn a_hit_tells_of_a_pause_or_when_it_was_left() {
         let paused = 19 << 56 | 0xfff << 44 | METER_PAUSED_MAGIC;
-        assert_eq!((tells_when_left(paused), paused_before_ns(paused)), (false, 19 * 262_144));
+        assert_eq!((left_since_ns(paused, 0), paused_before_ns(paused)), (None, 19 * 262_144));
         let left = 19 << 56 | 0xfff << 44 | crate::METER_MAGIC;
-        assert_eq!((tells_when_left(left), paused_before_ns(left)), (true, 0));
+        assert_eq!((left_since_ns(left, 0).is_some(), paused_before_ns(left)), (true, 0));
     }
 
     #[test]

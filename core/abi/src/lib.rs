@@ -23,7 +23,7 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use counters::{BlobFault, Counters};
-pub use hits::{left_since_ns, paused_before_ns, tells_when_left};
+pub use hits::{PAUSED_UNIT_NS, left_since_ns, paused_before_ns};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,

@@ -10,8 +10,8 @@ use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, Thread
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    at_usual_speed, burst_after, charge, finish_of, paused_ns, seen_paused_ns, switches_after, switches_ns,
-    switches_since, warm_ns,
+    at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after, switches_ns, switches_since,
+    warm_ns,
 };
 
 /// What is known of a packet's sender.
@@ -103,7 +103,7 @@ impl Account<'_> {
 
     /// For how long of this CPU time a sender's core stood still: who sends was not in one system call for that long.
     fn paused_ns(&self, cpu_ns: u64, seen_ns: u64) -> u64 {
-        self.grain_ns.map_or(0, |grain_ns| paused_ns(cpu_ns, grain_ns)).max(seen_paused_ns(cpu_ns, seen_ns))
+        stood_still_ns(cpu_ns, self.grain_ns, seen_ns)
     }
 
     /// When this much work would have ended, without a charge.

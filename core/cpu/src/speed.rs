@@ -87,15 +87,27 @@ const PAUSE_MAX_NS: u64 = 1_000_000_000;
 /// one rest for milliseconds now and then, and calls not all of it stolen. Whoever is not in the kernel all the while is hit
 /// after a grain or two of CPU time, so that far more was no work. A grain of it counts as work.
 #[inline(always)]
-pub const fn paused_ns(used_ns: u64, grain_ns: u64) -> u64 {
+const fn paused_ns(used_ns: u64, grain_ns: u64) -> u64 {
     let most_ns = grain_ns.saturating_mul(PAUSE_MIN_GRAINS).saturating_add(PAUSE_MIN_NS);
     if used_ns > most_ns && used_ns < PAUSE_MAX_NS { used_ns - grain_ns } else { 0 }
 }
 
-/// The same where the core's clock saw it stand still for `seen_ns`, all of it. None where less was used: then a host that
-/// calls the pause stolen has taken it off itself, or it was taken off at a packet already.
+/// The part in which its core stood still, as far as the core's clock saw it (`seen_ns`) or as it is inferred: only of threads
+/// of which a grain is given, since they are not out of the meter's sight.
 #[inline(always)]
-pub const fn seen_paused_ns(used_ns: u64, seen_ns: u64) -> u64 {
+pub const fn stood_still_ns(used_ns: u64, grain_ns: Option<u64>, seen_ns: u64) -> u64 {
+    let seen_ns = seen_paused_ns(used_ns, seen_ns);
+    let inferred_ns = match grain_ns {
+        Some(grain_ns) => paused_ns(used_ns, grain_ns),
+        None => 0,
+    };
+    if inferred_ns > seen_ns { inferred_ns } else { seen_ns }
+}
+
+/// What a core's clock saw, all of it. None where less was used: then a host that calls the pause stolen has taken it off
+/// itself, or it was taken off at a packet already.
+#[inline(always)]
+const fn seen_paused_ns(used_ns: u64, seen_ns: u64) -> u64 {
     if used_ns >= seen_ns { seen_ns } else { 0 }
 }
 

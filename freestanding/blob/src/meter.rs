@@ -8,7 +8,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{
     METER_MAGIC, METER_PAUSED_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket,
-    left_since_ns, paused_before_ns, tells_when_left,
+    left_since_ns, paused_before_ns,
 };
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
@@ -170,10 +170,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let used = cpu - last_cpu;
     // One on its way out of a system call may have been in it for as long, and an event of a thread's own may count no time in
     // the kernel.
-    let mut paused =
-        if fresh || in_kernel || !of_clock { 0 } else { ledger::paused_ns(used, n.grain_ns.load(Relaxed)) };
-    // What its core's clock saw is not inferred.
-    paused = paused.max(ledger::seen_paused_ns(used, paused_before_ns(told)));
+    let in_sight = of_clock && !fresh && !in_kernel;
+    let grain = if in_sight { Some(n.grain_ns.load(Relaxed)) } else { None };
+    let paused = ledger::stood_still_ns(used, grain, paused_before_ns(told));
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used - paused);
     let switches = usage::switches();
     let known_switches = slot.switches.load(Relaxed);
@@ -183,8 +182,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     };
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // One that was left in the handler of the last had to wait for its end.
-    let told_when = of_clock && tells_when_left(told) && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
-    let left_since = if told_when { Some(left_since_ns(told, now_r.0)) } else { None };
+    let told_when = of_clock && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
+    let left_since = if told_when { left_since_ns(told, now_r.0) } else { None };
     let hidden = n.hidden_of_hit_ns(left_since).saturating_add(switched).min(usual);
     let work = usual - hidden;
     let segment = n.segment();

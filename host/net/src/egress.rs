@@ -4,6 +4,7 @@
 //! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off. One that is still
 //! to be cut into segments can't carry it: the program keeps it under what the emulator knows the frame by.
 
+use diecast_core_abi::PAUSED_UNIT_NS;
 use diecast_core_cpu::Sent;
 use diecast_core_vtime::{RealNs, VirtNs};
 
@@ -14,7 +15,6 @@ const MAGIC: u32 = 0xd1ec_de87;
 const IN_SETSOCKOPT: u32 = 1 << 31;
 const PAUSED_SHIFT: u32 = 22;
 const PAUSED_UNITS_MAX: u32 = 0xff;
-const PAUSED_UNIT_NS: u64 = 1 << 18;
 /// A frame with several segments is known by both MACs, ports and sequence number (or length and checksum of UDP).
 pub const LARGE_KEY_BYTES: usize = 20;
 const MAC_BYTES: usize = 12;

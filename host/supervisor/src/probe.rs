@@ -122,7 +122,7 @@ impl Probe {
         let work_ns = (0..PASSES).map(|_| timed(TURNS)).min().unwrap_or_default();
         let hidden = hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))?;
         // One that was left in the handler of the last had to wait for its end: by its stamp it took longer than it did.
-        let rest_ns = |h: &Hidden| h.ns.checked_sub(left_since_ns(h.told, h.handled_ns));
+        let rest_ns = |h: &Hidden| h.ns.checked_sub(left_since_ns(h.told, h.handled_ns)?);
         let known = if self.ticks.is_some() { &hidden[..] } else { &[] };
         Ok(Look {
             cpu,

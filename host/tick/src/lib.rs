@@ -19,7 +19,7 @@ const WORKS: &str = "works";
 /// all phases of its period, since 2 / 1.854 is far from all fractions of small numbers (3/2 of the golden section).
 const PERIOD_MILLIGRAINS: u64 = 1_854;
 /// `struct meter` of a thread without a hit so far, as it lies in memory: no instant of its last, no pause.
-const NEVER: [u64; 2] = [u64::MAX, 0];
+const NEVER: [[u8; 8]; 2] = [u64::MAX.to_ne_bytes(), 0u64.to_ne_bytes()];
 
 /// Why hits can't come from a clock of each core.
 #[derive(Debug, thiserror::Error)]
@@ -76,12 +76,6 @@ fn threads_max() -> u32 {
     text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(DEFAULT)
 }
 
-/// As they lie in memory.
-fn of_words(words: [u64; 2]) -> [u8; 16] {
-    let [low, high] = words.map(u64::to_ne_bytes);
-    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })
-}
-
 impl CoreTicks {
     /// Loads the programs and starts the clocks of these cores.
     ///
@@ -92,7 +86,7 @@ impl CoreTicks {
         let mut programs = Programs::load(Source {
             object: diecast_host_bpf::object!("tick.bpf.o"),
             purpose: "hits from each core's clock",
-            constants: &of_words([overdue_ns, period_ns]),
+            constants: [overdue_ns, period_ns].map(u64::to_ne_bytes).as_flattened(),
             without: &[],
             room: &[(WORKS, threads_max())],
             shared: &shared.map(|map| (METERED, map)).into_iter().collect::<Vec<_>>(),
@@ -117,7 +111,9 @@ impl CoreTicks {
     }
 
     fn meter(&self, task: &OwnedFd) -> io::Result<()> {
-        self.metered.update(&task.as_raw_fd().to_ne_bytes(), &of_words(NEVER), MapFlags::ANY).map_err(io::Error::other)
+        self.metered
+            .update(&task.as_raw_fd().to_ne_bytes(), NEVER.as_flattened(), MapFlags::ANY)
+            .map_err(io::Error::other)
     }
 
     /// The calling thread is metered, by the clocks that there are, until the result is dropped.
