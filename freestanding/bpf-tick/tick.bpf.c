@@ -72,7 +72,8 @@ const volatile __u64 overdue_ns = 0, period_ns = 0;
 
 #include "meter.h"
 
-// When each core's clock ticked last, CLOCK_MONOTONIC ns.
+// When each core's clock ticked last, CLOCK_MONOTONIC ns, or should have: a tick does not always come here, and one that came
+// late left the clock's next where they were.
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -148,6 +149,12 @@ static __always_inline void leave_hit(struct task_struct *task)
 	bpf_task_work_schedule_resume_impl(task, &work->work, &works, hit, NULL);
 }
 
+// Takes this core's clock to the last of its ticks so far, seen or not; ticks are seen a little late.
+static __always_inline void forward(__u64 *last, __u64 since)
+{
+	*last += (since + PAUSED_MIN_NS / 2) / period_ns * period_ns;
+}
+
 // For how long this core stood still, ns, as its clock ticks: it did so for up to a period more, in which it also worked.
 static __always_inline __u64 paused_before_tick(void)
 {
@@ -157,9 +164,28 @@ static __always_inline __u64 paused_before_tick(void)
 
 	if (!last)
 		return 0;
-	since = now - *last;
+	since = now > *last ? now - *last : 0;
+	if (since > period_ns + PAUSED_MIN_NS && since < PAUSED_MAX_NS) {
+		forward(last, since);
+		return since - period_ns;
+	}
 	*last = now;
-	return since > period_ns + PAUSED_MIN_NS && since < PAUSED_MAX_NS ? since - period_ns : 0;
+	return 0;
+}
+
+// Who had the core until now is not metered: what it did not tick for is none of the next one's. In some kernels no event meets
+// the idle thread of any core but the first.
+static __always_inline void others_had_core(void)
+{
+	__u64 now = bpf_ktime_get_ns(), since;
+	__u32 here = 0;
+	__u64 *last = bpf_map_lookup_elem(&ticked, &here);
+
+	if (!last)
+		return;
+	since = now > *last ? now - *last : 0;
+	if (since > period_ns && since < PAUSED_MAX_NS)
+		forward(last, since);
 }
 
 SEC("perf_event")
@@ -183,6 +209,8 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 
 	if (!meter)
 		return 0;
+	if (!previous->pid || !meter_of(previous))
+		others_had_core();
 	if (meter->hit_ns > next->se.sum_exec_runtime)
 		meter->hit_ns = next->se.sum_exec_runtime;
 	else if (next->se.sum_exec_runtime - meter->hit_ns > overdue_ns)

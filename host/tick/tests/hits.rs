@@ -66,18 +66,21 @@ fn a_busy_thread_is_hit_once_a_period_and_others_are_not() {
 fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     let Some(ticks) = ticks(&[]) else { return };
     let core = here();
-    // The core's clock has a period of 1.854 ms by what the programs know, and ticks every 12 ms.
-    let ticking = ticks.tick_here(core, 12 * MS).unwrap();
-    // Ticks meet other threads too where the core is shared; hits as the thread gets the core again tell of none.
+    // The core's clock has a period of 1.854 ms by what the programs know, and ticks but for each seventh.
+    let period_ns = Cadence::of_grain(GRAIN_NS).period_ns;
+    let ticking = ticks.tick_here(core, 7 * period_ns).unwrap();
+    let expected_ns = 6 * period_ns - 600_000..6 * period_ns + 100_000;
+    // Ticks meet other threads too where the core is shared, and what those had of it is none of this one's; hits as the thread
+    // gets the core again tell of none.
     let end = Instant::now() + Duration::from_secs(20);
-    let mut paused = Vec::new();
-    while paused.len() < 9 && Instant::now() < end {
+    let mut paused = vec![0];
+    while paused.len() < 9 || (!expected_ns.contains(&paused[0]) && Instant::now() < end) {
         let before = trap::hits();
         while trap::hits() == before && Instant::now() < end {}
-        paused.extend(Some(paused_before_ns(trap::told())).filter(|ns| *ns > 0));
+        paused.push(paused_before_ns(trap::told()));
+        paused.sort_unstable_by(|a, b| b.cmp(a));
     }
-    paused.sort_unstable();
-    assert!(paused.len() == 9 && (9_500_000..10_200_000).contains(&paused[4]), "{paused:?}");
+    assert!(expected_ns.contains(&paused[0]), "{paused:?}");
     drop(ticking);
     // A tick in time tells when it was left.
     let _ticking = ticks.tick_here(core, MS).unwrap();
@@ -88,27 +91,31 @@ fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     });
 }
 
-/// A core is idle between two requests, for no time that anybody would be charged.
+/// A core is idle between two requests, for no time that anybody would be charged. Of any core: kernels have been met in which
+/// no event meets the idle thread of all but the first.
 #[test]
 fn no_hit_takes_idle_time_for_a_pause() {
-    let core = here();
-    let Some(ticks) = ticks(&[core]) else { return };
-    let _ticking = ticks.meter_here().unwrap();
-    diecast_quiet::look(|| {
-        let (mut hits, mut paused) = (0, Vec::new());
-        for _ in 0..150 {
-            let before = trap::hits();
-            spin(3 * MS);
-            if trap::hits() == before + 1 {
-                hits += 1;
-                paused.extend(Some(paused_before_ns(trap::told())).filter(|ns| *ns > 0));
+    trap::install_handler();
+    for core in time::allowed_cpus() {
+        time::pin_to(&[core]).unwrap();
+        let Some(ticks) = ticks(&[core]) else { return };
+        let _ticking = ticks.meter_here().unwrap();
+        diecast_quiet::look(|| {
+            let (mut hits, mut paused) = (0, Vec::new());
+            for _ in 0..150 {
+                let before = trap::hits();
+                spin(3 * MS);
+                if trap::hits() == before + 1 {
+                    hits += 1;
+                    paused.extend(Some(paused_before_ns(trap::told())).filter(|ns| *ns > 0));
+                }
+                std::thread::sleep(Duration::from_micros(2_900));
             }
-            std::thread::sleep(Duration::from_micros(2_900));
-        }
-        assert!(hits > 30, "{hits}");
-        // The host's own are a few.
-        assert!(paused.len() <= hits / 10, "{paused:?} of {hits}");
-    });
+            assert!(hits > 30, "core {core}: {hits}");
+            // The host's own are a few.
+            assert!(paused.len() <= hits / 10, "core {core}: {paused:?} of {hits}");
+        });
+    }
 }
 
 #[test]
