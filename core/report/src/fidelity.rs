@@ -748,6 +748,10 @@ mod tests {
         let (mut total, mut last) = (ConservationTotal::default(), Window::default());
         let window = Conservation { escaped_ns: START_NS + 3, used_ns: 9, v_ns: VirtNs(5), ..Conservation::default() };
         total.add(&window, (VirtNs(4), VirtNs(10)), &mut last);
-        assert_eq!((total.escaped_ns, total.measured_used_ns), (3, 9), "where it is the only one it counts, but for a start's");
+        assert_eq!(
+            (total.escaped_ns, total.measured_used_ns),
+            (3, 9),
+            "where it is the only one it counts, but for a start's"
+        );
     }
 }
