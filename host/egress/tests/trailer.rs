@@ -268,10 +268,13 @@ fn a_frame_tells_that_its_senders_core_stood_still() {
         return;
     }
     let egress = Egress::load().unwrap();
-    let ticks = match CoreTicks::start(&[], Cadence::of_grain(1_000_000), Some(egress.metered())) {
+    let cadence = Cadence::of_grain(1_000_000);
+    let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
         Ok(ticks) => ticks,
         Err(e) => return diecast_quiet::skipped(e.to_string()),
     };
+    // Of four ticks three are missing: three periods are told, less where others had the core meanwhile.
+    let expected_ns = 3 * cadence.period_ns - 600_000..3 * cadence.period_ns + 100_000;
     let spec = two_nodes();
     let (ns, tap, _) = nic(&egress, &spec);
     let told = in_netns(ns.as_fd(), || {
@@ -280,23 +283,19 @@ fn a_frame_tells_that_its_senders_core_stood_still() {
         trap::install_handler();
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
         poll_ms(1);
-        // By what the programs know the period is 1.854 ms.
-        let _ticking = ticks.tick_here(core, 7_000_000).unwrap();
-        let (end, mut buffer) = (Instant::now() + Duration::from_secs(20), [0; 2048]);
-        while Instant::now() < end {
+        let _ticking = ticks.tick_here(core, 4 * cadence.period_ns).unwrap();
+        let (end, mut buffer, mut most) = (Instant::now() + Duration::from_secs(20), [0; 2048], 0);
+        while !expected_ns.contains(&most) && Instant::now() < end {
             socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
             let n = rustix::io::read(&tap, &mut buffer).unwrap_or(0);
             let tid =
                 buffer[..n].last_chunk::<TRAILER_BYTES>().map_or(0, |t| u32::from_ne_bytes([t[4], t[5], t[6], t[7]]));
-            let paused = u64::from(tid >> 22) << 18;
-            if paused > 0 {
-                return Some(paused);
-            }
+            most = most.max(u64::from(tid >> 22) << 18);
         }
-        None
+        most
     });
-    let paused = told.unwrap().expect("a tick within 20 s that meets a packet on its way");
-    assert!((4_500_000..6_000_000).contains(&paused), "{paused}");
+    let paused_ns = told.unwrap();
+    assert!(expected_ns.contains(&paused_ns), "{paused_ns}");
 }
 
 /// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the

@@ -66,7 +66,7 @@ fn a_busy_thread_is_hit_once_a_period_and_others_are_not() {
 fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     let Some(ticks) = ticks(&[]) else { return };
     let core = here();
-    // The core's clock has a period of 1.854 ms by what the programs know, and ticks but for each seventh.
+    // The core's clock has a period of 1.854 ms by what the programs know, and of seven ticks six are missing.
     let period_ns = Cadence::of_grain(GRAIN_NS).period_ns;
     let ticking = ticks.tick_here(core, 7 * period_ns).unwrap();
     let expected_ns = 6 * period_ns - 600_000..6 * period_ns + 100_000;
