@@ -149,6 +149,17 @@ static __always_inline void leave_hit(struct task_struct *task)
 	bpf_task_work_schedule_resume_impl(task, &work->work, &works, hit, NULL);
 }
 
+// When this core's clock ticked last, and what has passed since, ns.
+static __always_inline __u64 *last_tick(__u64 now, __u64 *since)
+{
+	__u32 here = 0;
+	__u64 *last = bpf_map_lookup_elem(&ticked, &here);
+
+	if (last)
+		*since = now > *last ? now - *last : 0;
+	return last;
+}
+
 // Takes this core's clock to the last of its ticks so far, seen or not; ticks are seen a little late.
 static __always_inline void forward(__u64 *last, __u64 since)
 {
@@ -158,13 +169,10 @@ static __always_inline void forward(__u64 *last, __u64 since)
 // For how long this core stood still, ns, as its clock ticks: it did so for up to a period more, in which it also worked.
 static __always_inline __u64 paused_before_tick(void)
 {
-	__u64 now = bpf_ktime_get_ns(), since;
-	__u32 here = 0;
-	__u64 *last = bpf_map_lookup_elem(&ticked, &here);
+	__u64 now = bpf_ktime_get_ns(), since, *last = last_tick(now, &since);
 
 	if (!last)
 		return 0;
-	since = now > *last ? now - *last : 0;
 	if (since > period_ns + PAUSED_MIN_NS && since < PAUSED_MAX_NS) {
 		forward(last, since);
 		return since - period_ns;
@@ -177,14 +185,9 @@ static __always_inline __u64 paused_before_tick(void)
 // the idle thread of any core but the first.
 static __always_inline void others_had_core(void)
 {
-	__u64 now = bpf_ktime_get_ns(), since;
-	__u32 here = 0;
-	__u64 *last = bpf_map_lookup_elem(&ticked, &here);
+	__u64 since, *last = last_tick(bpf_ktime_get_ns(), &since);
 
-	if (!last)
-		return;
-	since = now > *last ? now - *last : 0;
-	if (since > period_ns && since < PAUSED_MAX_NS)
+	if (last && since > period_ns && since < PAUSED_MAX_NS)
 		forward(last, since);
 }
 
