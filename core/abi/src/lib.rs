@@ -142,7 +142,8 @@ pub struct ThreadSlot {
     pub tid: AtomicU32,
     /// 1 while the thread itself or the emulator changes this slot.
     pub busy: AtomicU32,
-    /// Thread CPU time (real, raw) up to which everything is charged or is meter cost.
+    /// Thread CPU time (real, raw) up to which everything is charged or is meter cost. Changed by `account_to` only: who
+    /// accounts for some adds that much, so that nothing is lost where the thread and the emulator do it at once.
     pub last_cpu_ns: AtomicU64,
     /// Real CLOCK_MONOTONIC when the last hit returned to the program or the last charged packet left.
     pub last_wall_ns: AtomicU64,
@@ -193,6 +194,13 @@ impl ThreadSlot {
             &self.untold_cost_ns,
             &self.trap,
         ]
+    }
+
+    /// CPU time from one reading to another is charged, or is meter cost; the second is the lower one where too much was
+    /// charged before.
+    #[inline(always)]
+    pub fn account_to(&self, from_ns: u64, to_ns: u64) {
+        self.last_cpu_ns.fetch_add(to_ns.wrapping_sub(from_ns), Ordering::Relaxed);
     }
 
     /// Takes the slot for a change. False when somebody else is at it; nobody sleeps or runs the program meanwhile.

@@ -173,7 +173,7 @@ impl Account<'_> {
         slot.run_delay_ns.store(sent.run_delay_ns, Relaxed);
         slot.explained_ns.store(0, Relaxed);
         slot.finish_v_ns.store(finish.0, Relaxed);
-        slot.last_cpu_ns.store(sent.cpu_ns, Relaxed);
+        slot.account_to(last_cpu_ns, sent.cpu_ns);
         slot.last_wall_ns.store(sent.at.0, Relaxed);
         finish
     }
@@ -437,6 +437,17 @@ mod tests {
         let s = slot(1500 * US, 101 * MS, 11 * MS);
         assert_eq!(charged(11 * MS, 101 * MS, Some(&s), &sent()), (10_600 * US, 0, 11 * MS));
         assert_eq!(s.last_cpu_ns.load(Relaxed), 1500 * US);
+    }
+
+    #[test]
+    fn what_is_charged_ahead_of_a_hit_while_it_sleeps_stays_known() {
+        // The hit has charged up to 1.4 ms; the packet, sent before it by a clock that is ahead, up to 1.5 ms.
+        let s = slot(1400 * US, 101 * MS, 11 * MS);
+        let ahead = Sent { cpu_ns: 1500 * US, ..sent() };
+        assert_eq!(charged(11 * MS, 101 * MS, Some(&s), &ahead).1, 100 * US);
+        // The hit ends, and took 20 us for itself.
+        s.account_to(1400 * US, 1420 * US);
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 1520 * US, "the next hit finds 100 us to give back");
     }
 
     #[test]

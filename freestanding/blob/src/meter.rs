@@ -152,9 +152,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.hits.fetch_add(1, Relaxed);
     k.charges_begun.fetch_add(1, AcqRel);
     hold(slot);
-    let mut last_cpu = slot.last_cpu_ns.load(Relaxed);
-    let mut fresh = fresh;
-    if last_cpu > cpu.saturating_add(OVERCHARGE_MAX_NS) {
+    let charged_to = slot.last_cpu_ns.load(Relaxed);
+    let (mut last_cpu, mut fresh) = (charged_to, fresh);
+    if charged_to > cpu.saturating_add(OVERCHARGE_MAX_NS) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
     } else if last_cpu > cpu {
@@ -248,7 +248,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     }
 
     // From here on the watch may look: what is charged must not show as uncharged any more.
-    slot.last_cpu_ns.store(cpu, Relaxed);
+    slot.account_to(charged_to, cpu);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
     slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
@@ -297,7 +297,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.switches.store(usage::switches(), Relaxed);
     sentraps::look(slot);
     let after = thread_cpu();
-    slot.last_cpu_ns.store(after, Relaxed);
+    // A packet that was sent before the hit may have been charged ahead of it meanwhile: the next hit gives that back.
+    slot.account_to(cpu, after);
     let seen = after.saturating_sub(cpu);
     k.charging_hits.fetch_add(1, Relaxed);
     k.seen_hits_ns.fetch_add(seen, Relaxed);
