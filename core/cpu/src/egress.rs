@@ -137,7 +137,14 @@ impl Account<'_> {
         if used_ns == 0 {
             // A hit came first and charged more than this packet's work.
             let since = at_usual_speed(self.slow_discount, last_cpu_ns - sent.cpu_ns);
-            return VirtNs(before.0.saturating_sub(self.slowness.mul_floor(since)));
+            let of_hit = VirtNs(before.0.saturating_sub(self.slowness.mul_floor(since)));
+            if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
+                return of_hit;
+            }
+            // Or a packet before it was charged ahead of its own work, and this burst had yet to come then.
+            let usual = at_usual_speed(self.slow_discount, sent.cpu_ns.saturating_sub(sent.burst_cpu_ns));
+            let of_burst = self.slowness.mul_floor(warm_ns(self.discount, sent.gap_ns, 0, usual));
+            return of_hit.max(VirtNs(woke.0.saturating_add(of_burst)));
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
@@ -436,6 +443,14 @@ mod tests {
     fn a_packet_that_a_hit_overtook_is_charged_once() {
         let s = slot(1500 * US, 101 * MS, 11 * MS);
         assert_eq!(charged(11 * MS, 101 * MS, Some(&s), &sent()), (10_600 * US, 0, 11 * MS));
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 1500 * US);
+    }
+
+    #[test]
+    fn a_burst_whose_work_was_charged_ahead_begins_when_it_woke() {
+        // The packet of the burst before, which ended at 5 ms virtual, was charged up to 1.5 ms; this one's is at 1.3 ms.
+        let s = slot(1500 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged(5 * MS, 101 * MS, Some(&s), &sent()), (10_600 * US, 0, 5 * MS));
         assert_eq!(s.last_cpu_ns.load(Relaxed), 1500 * US);
     }
 
