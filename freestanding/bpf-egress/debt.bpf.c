@@ -313,12 +313,19 @@ static __always_inline struct program *program_of(struct task_struct *task)
 	return bpf_map_lookup_elem(&programs, &at);
 }
 
+static __always_inline void sleep_ends(struct burst *b, struct task_struct *task, __u64 now)
+{
+	struct process *p = bpf_task_storage_get(&processes, task->group_leader, 0, 0);
+
+	b->wakeup_ns = now;
+	b->gap_ns = p && p->busy_ns && p->busy_ns < now ? now - p->busy_ns : 0;
+}
+
 static __always_inline int woken(struct task_struct *task)
 {
 	struct node *node;
 	struct burst *b;
-	struct process *p;
-	__u64 cookie;
+	__u64 cookie, now;
 
 	node = node_of(task, &cookie);
 	if (!node)
@@ -326,13 +333,13 @@ static __always_inline int woken(struct task_struct *task)
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
-	b->wakeup_ns = bpf_ktime_get_ns();
+	now = bpf_ktime_get_ns();
 	// Of one that is on its way to block: its switch knows better.
-	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, b->wakeup_ns);
+	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, now);
 	if (b->going)
-		return 0;
-	p = bpf_task_storage_get(&processes, task->group_leader, 0, 0);
-	b->gap_ns = p && p->busy_ns && p->busy_ns < b->wakeup_ns ? b->wakeup_ns - p->busy_ns : 0;
+		b->wakeup_ns = now;
+	else
+		sleep_ends(b, task, now);
 	return 0;
 }
 
@@ -577,6 +584,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
+			b->wakeup_ns = 0;
 			count(node, cookie, prev, b);
 		}
 		if (b && goes_on)
@@ -587,8 +595,11 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!next_node)
 		return 0;
 	__sync_fetch_and_add(&next_node->switches[prev->tgid == next->tgid ? 0 : node ? 1 : 2], 1);
-	process = set_busy(next, now);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	// In an interrupt of a thread that no event meets: on some kernels those of idle cores, and others.
+	if (b && !b->going && !b->wakeup_ns)
+		sleep_ends(b, next, now);
+	process = set_busy(next, now);
 	if (!b)
 		return 0;
 	wait_ends(&b->wait, next, &next_node->waited, next_cookie, now);
@@ -596,7 +607,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
-		b->woke_ns = b->wakeup_ns ? b->wakeup_ns : now;
+		b->woke_ns = b->wakeup_ns;
 	}
 	if (!b->counting) {
 		b->counting = 1;
