@@ -247,7 +247,7 @@ def distance(values):
 
 
 def mean_of(rounds):
-    """Runs of one mode as one: the mean of each node's figures, and what the worst and the last said of themselves."""
+    """Runs of one mode as one: the mean of each node's figures, and what all said of themselves."""
     by_node = {of: {n: statistics.mean(r[of][n] for r in rounds) for n in rounds[0][of]} for of in ("seconds", "share")}
     stolen = [r["stolen"] for r in rounds if r["stolen"] is not None]
     probes = {core: statistics.median(r["host_probe_us"][core] for r in rounds if core in r["host_probe_us"])

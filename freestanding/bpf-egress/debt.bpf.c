@@ -228,11 +228,10 @@ const volatile __u64 hz = 100;
 struct burst {
 	// CLOCK_MONOTONIC minus the clock of `exec_start`, ns, when the thread last got a core.
 	__s64 offset_ns;
-	// CLOCK_MONOTONIC at the last wake-up, ns.
-	__u64 wakeup_ns;
 	// CPU time at its start, ns.
 	__u64 cpu_ns;
-	// CLOCK_MONOTONIC when it became possible, ns.
+	// CLOCK_MONOTONIC when it became possible, ns: at the wake-up before it. 0 while the thread is blocked, and after that until
+	// the wake-up is seen.
 	__u64 woke_ns;
 	// How long its process had not run at that wake-up, ns.
 	__u64 gap_ns;
@@ -313,11 +312,12 @@ static __always_inline struct program *program_of(struct task_struct *task)
 	return bpf_map_lookup_elem(&programs, &at);
 }
 
+// A thread's next burst is possible from now on.
 static __always_inline void sleep_ends(struct burst *b, struct task_struct *task, __u64 now)
 {
 	struct process *p = bpf_task_storage_get(&processes, task->group_leader, 0, 0);
 
-	b->wakeup_ns = now;
+	b->woke_ns = now;
 	b->gap_ns = p && p->busy_ns && p->busy_ns < now ? now - p->busy_ns : 0;
 }
 
@@ -336,9 +336,7 @@ static __always_inline int woken(struct task_struct *task)
 	now = bpf_ktime_get_ns();
 	// Of one that is on its way to block: its switch knows better.
 	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, now);
-	if (b->going)
-		b->wakeup_ns = now;
-	else
+	if (!b->going)
 		sleep_ends(b, task, now);
 	return 0;
 }
@@ -584,7 +582,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
-			b->wakeup_ns = 0;
+			b->woke_ns = 0;
 			count(node, cookie, prev, b);
 		}
 		if (b && goes_on)
@@ -597,7 +595,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	__sync_fetch_and_add(&next_node->switches[prev->tgid == next->tgid ? 0 : node ? 1 : 2], 1);
 	b = bpf_task_storage_get(&bursts, next, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	// In an interrupt of a thread that no event meets: on some kernels those of idle cores, and others.
-	if (b && !b->going && !b->wakeup_ns)
+	if (b && !b->going && !b->woke_ns)
 		sleep_ends(b, next, now);
 	process = set_busy(next, now);
 	if (!b)
@@ -607,7 +605,6 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
-		b->woke_ns = b->wakeup_ns;
 	}
 	if (!b->counting) {
 		b->counting = 1;

@@ -106,12 +106,17 @@ impl Account<'_> {
         stood_still_ns(cpu_ns, self.grain_ns, seen_ns)
     }
 
+    /// Virtual CPU time that a burst's work takes on the original machine, ns.
+    fn work_v_ns(&self, cpu_ns: u64, burst: Burst, switches: u64) -> u64 {
+        let usual = at_usual_speed(self.slow_discount, cpu_ns);
+        let work = usual - self.switched(switches, usual);
+        self.slowness.mul_floor(warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work))
+    }
+
     /// When this much work would have ended, without a charge.
     fn look(&self, earliest: VirtNs, (cpu_ns, seen_ns): (u64, u64), burst: Burst, switches: u64) -> VirtNs {
-        let usual = at_usual_speed(self.slow_discount, cpu_ns - self.paused_ns(cpu_ns, seen_ns));
-        let work = usual - self.switched(switches, usual);
-        let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work);
-        finish_of(self.entries, earliest, self.slowness.mul_floor(warm))
+        let work_v_ns = self.work_v_ns(cpu_ns - self.paused_ns(cpu_ns, seen_ns), burst, switches);
+        finish_of(self.entries, earliest, work_v_ns)
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
@@ -142,8 +147,8 @@ impl Account<'_> {
                 return of_hit;
             }
             // Or a packet before it was charged ahead of its own work, and this burst had yet to come then.
-            let usual = at_usual_speed(self.slow_discount, sent.cpu_ns.saturating_sub(sent.burst_cpu_ns));
-            let of_burst = self.slowness.mul_floor(warm_ns(self.discount, sent.gap_ns, 0, usual));
+            let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
+            let of_burst = self.work_v_ns(burst_ns, Burst::after(sent.gap_ns), 0);
             return of_hit.max(VirtNs(woke.0.saturating_add(of_burst)));
         }
         let known = slot.switches.load(Relaxed);
