@@ -6,8 +6,8 @@ under Open MPI) on 4 nodes; and a plain loop on 3. All nodes of a case do the sa
 alone, and in mode naive, which is what plain containers with a CPU quota get. Figures: the time that each node's work took, and its CPU time while all worked, as the largest distance of a node
 from the mean of all; how much of its share it used; how much longer than one alone the nodes took. Time at equal work is a
 node's time less what its own work took above the mean of all, by the kernel's count and at the node's speed. One scp takes
-226 to 280 ms of CPU time on one node alone at TDF 1, another as much when it runs again: so scp runs three times in mode
-diecast, with new processes, and nodes are compared by their means. The largest distance of a single run is printed too.
+226 to 280 ms of CPU time on one node alone at TDF 1, each time anew: so scp runs three times in mode diecast, and nodes are
+compared by their means. The largest distance of a single run is printed too.
 Prints a table and writes JSON; exit 1 when a distance in mode diecast is above the bar, 3 when nothing ran. Needs root.
 
 Usage: benches/fairness.py [--small] [--case CASE]... [--mode MODE]... [--seed N] [--rounds N] [--out DIR]     (make bench-fairness; 30 minutes)
