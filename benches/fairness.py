@@ -32,6 +32,7 @@ RAMP = 0.2
 # And of the time for which all work, at most: in mode naive that can be short.
 RAMP_MAX = 0.3
 
+Sample = collections.namedtuple("Sample", "v_ns given_ns counted_ns")
 # Of a case: nodes, their speed, the size of the work; virtual seconds from the begin until all of it runs evenly, and that
 # are measured then.
 Case = collections.namedtuple("Case", "kind nodes speed tdf size warm_up_s measure_s")
@@ -218,50 +219,49 @@ def run(case, mode, o):
     say(f"{case} {mode}: {time.monotonic() - began:.0f} s real; {'; '.join(reasons) or 'trustworthy'}")
     c = CASES[case]
     seconds = {n: (ended[n] - begun[n]) / 1e9 / slower for n in begun}
-    own = {n: (count_at(s, ended[n]) - count_at(s, begun[n])) / 1e9 / c.speed for n, s in kernel_counts(out, begun).items()}
+    samples = cpu_samples(out, mode, begun)
     part = RAMP if o.small else 1
     first, last = max(begun.values()), min(ended.values())
-    rates = cpu_rates(out, mode, begun, first + min(part * 1e9 * slower * c.warm_up_s, RAMP_MAX * (last - first)), last)
+    rates = cpu_rates(samples, first + min(part * 1e9 * slower * c.warm_up_s, RAMP_MAX * (last - first)), last)
     # Of each node, in mode naive too, the capacity that it has for as long as the work should take.
     share = {n: rate / c.speed * (slower if mode == "naive" else 1) for n, rate in rates.items()}
+    own = {n: (counted_at(s, ended[n]) - counted_at(s, begun[n])) / 1e9 / c.speed for n, s in samples.items()}
     return {"seconds": seconds, "share": share,
             "seconds_equal_work": {n: t - own[n] + statistics.mean(own.values()) for n, t in seconds.items()},
             "stolen": max(use["stolen"].values(), default=None), "distrust": reasons,
             "host_probe_us": {c["core"]: statistics.median(c["probe_ns"]) / 1e3 for c in s["fidelity"]["host_speed"] if c["probe_ns"]}}
 
 
-def cpu_rates(out, mode, nodes, from_v_ns, to_v_ns):
-    """CPU time of each node per second of the lab's clock between two instants, by the samples that lie between them."""
-    found = {}
-    for record in map(json.loads, open(f"{out}/journal.jsonl")):
-        if record["record"] == "sample" and record["node"] in nodes and from_v_ns <= record["v_ns"] <= to_v_ns:
-            cpu_ns = record["cpu_used_ns" if mode == "naive" else "cpu_charged_ns"] + record["cpu_received_ns"]
-            found.setdefault(record["node"], []).append((record["v_ns"], cpu_ns))
-    short = [n for n in nodes if len(found.get(n, [])) < 2]
-    if short:
-        raise RuntimeError(f"{', '.join(short)}: worked too short for two samples of CPU time")
-    return {n: (s[-1][1] - s[0][1]) / (s[-1][0] - s[0][0]) for n, s in found.items()}
-
-
-def kernel_counts(out, nodes):
-    """Of each node what the kernel counted for it and its packets, less the meter's own cost: instants and ns since the first."""
-    found, meter_ns = {}, {}
+def cpu_samples(out, mode, nodes):
+    """Of each node instants of the lab's clock with the CPU time that it was given and that the kernel counted until then,
+    both with its packets', the latter without the meter's own cost."""
+    found, meter_ns = {n: [] for n in nodes}, dict.fromkeys(nodes, 0)
     for record in map(json.loads, open(f"{out}/journal.jsonl")):
         node = record.get("node")
         if node in nodes and record["record"] == "conservation":
-            meter_ns[node] = meter_ns.get(node, 0) + record["meter_cost_ns"]
+            meter_ns[node] += record["meter_cost_ns"]
         elif node in nodes and record["record"] == "sample":
-            used_ns = record["cpu_used_ns"] + record["cpu_received_ns"] - meter_ns.get(node, 0)
-            found.setdefault(node, []).append((record["v_ns"], used_ns))
+            given_ns = record["cpu_used_ns" if mode == "naive" else "cpu_charged_ns"]
+            found[node].append(Sample(record["v_ns"], given_ns + record["cpu_received_ns"],
+                                      record["cpu_used_ns"] + record["cpu_received_ns"] - meter_ns[node]))
     return found
 
 
-def count_at(samples, v_ns):
-    """Between two samples in proportion; before the first and after the last theirs."""
-    for (v0, used0), (v1, used1) in zip(samples, samples[1:]):
-        if v0 <= v_ns <= v1:
-            return used0 + (used1 - used0) * (v_ns - v0) / (v1 - v0)
-    return samples[0 if v_ns < samples[0][0] else -1][1]
+def cpu_rates(samples, from_v_ns, to_v_ns):
+    """CPU time given to each node per second of the lab's clock between two instants, by the samples that lie between them."""
+    found = {n: [s for s in all_ if from_v_ns <= s.v_ns <= to_v_ns] for n, all_ in samples.items()}
+    short = [n for n, s in found.items() if len(s) < 2]
+    if short:
+        raise RuntimeError(f"{', '.join(short)}: worked too short for two samples of CPU time")
+    return {n: (s[-1].given_ns - s[0].given_ns) / (s[-1].v_ns - s[0].v_ns) for n, s in found.items()}
+
+
+def counted_at(samples, v_ns):
+    """What the kernel had counted, ns: between two samples in proportion; before the first and after the last theirs."""
+    for a, b in zip(samples, samples[1:]):
+        if a.v_ns <= v_ns <= b.v_ns:
+            return a.counted_ns + (b.counted_ns - a.counted_ns) * (v_ns - a.v_ns) / (b.v_ns - a.v_ns)
+    return samples[0 if v_ns < samples[0].v_ns else -1].counted_ns
 
 
 def distance(values):
@@ -310,7 +310,7 @@ def table(rows):
     for row in rows:
         for mode, f in row["modes"].items():
             # One node has no distance from itself.
-            several = f if len(f["share"]) > 1 else {of: None for of in ("seconds_distance", "equal_work_distance", "cpu_distance", "rounds_distance")}
+            several = f if len(f["share"]) > 1 else dict.fromkeys(f)
             met = ("met" if row["met"] else "missed") if mode == "diecast" else ""
             probes = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
             yield (f"| {row['case']} | {mode} | {f['seconds_mean']:.2f} | {percent(f['above_alone'], 1)} "

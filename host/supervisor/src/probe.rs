@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use diecast_core_abi::left_since_ns;
+use diecast_core_cpu::undisturbed_ns;
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::trap::Hidden;
 use diecast_host_sys::{Tid, time, trap};
@@ -21,10 +22,10 @@ use diecast_host_tick::CoreTicks;
 /// Turns of the probe's loop; about 100 µs on a core of 2 GHz. A program that wants the core waits for the probe, and at
 /// TDF 1 that shows in its latencies.
 const TURNS: u64 = 100_000;
-/// Passes, and parts of each that are timed. The fastest part counts: on a core with the traffic of a busy lab hardly any
-/// 100 µs pass without an interrupt, whose time Linux takes for the thread's.
+/// Passes, of which the fastest counts, and parts of each that are timed: on a core with the traffic of a busy lab hardly
+/// any 100 µs go by without an interrupt, whose time Linux takes for the thread's.
 const PASSES: usize = 3;
-const PARTS: u64 = 8;
+const PARTS: usize = 8;
 /// CPU time for hits that one look may take, ns, and how many hits it makes of it.
 const HITS_NS: u64 = 2_000_000;
 const HITS_MIN: u64 = 4;
@@ -40,7 +41,7 @@ const BETWEEN_MAX_NS: u64 = 100_000;
 #[derive(Clone, Debug)]
 pub struct Look {
     pub cpu: usize,
-    /// CPU time of the fixed work by its fastest part, ns.
+    /// CPU time of the fixed work without what disturbed single parts of it, ns.
     pub work_ns: u64,
     /// CPU time of each hit that its handler can't see, ns; empty when no hit came.
     pub hit_costs_ns: Vec<u64>,
@@ -121,8 +122,8 @@ impl Probe {
         time::pin_to(&[cpu])?;
         // The first pass warms the caches and is not counted.
         timed(TURNS / 10);
-        let parts = (0..PASSES as u64 * PARTS).map(|_| timed(TURNS / PARTS));
-        let work_ns = parts.min().unwrap_or_default() * PARTS;
+        let pass = |_| undisturbed_ns::<PARTS>(std::array::from_fn(|_| timed(TURNS / PARTS as u64)));
+        let work_ns = (0..PASSES).map(pass).min().unwrap_or_default();
         let hidden = hits.map_or(Ok(Vec::new()), |hits| self.hits(hits))?;
         // One that was left in the handler of the last had to wait for its end: by its stamp it took longer than it did.
         let rest_ns = |h: &Hidden| h.ns.checked_sub(left_since_ns(h.told, h.handled_ns)?);
