@@ -13,7 +13,7 @@ those of a bootstrap that draws blocks of consecutive requests, the same in both
 Usage: benches/cpu.py [--small] [--cell CELL]... [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
-import argparse, json, math, os, random, shutil, statistics, struct, subprocess, sys, time
+import argparse, bisect, itertools, json, math, operator, os, random, shutil, statistics, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -40,6 +40,10 @@ SEED = 11
 # within so many seconds: a native one, which is short and meets a host's stalls at their full length, more often. Each is
 # printed, and in the JSON.
 AGAIN, AGAIN_NATIVE, AGAIN_S = 1, 5, 250
+# Figures with too few samples get further blocks, of their mode and of the native one, until so many seconds have passed.
+# Virtual seconds of warming up, and real ones that a run takes beside it and what it measures.
+MORE_UNTIL_S, WARM_UP_S, AROUND_S = 1740, 0.5, 5
+TOO_FEW = "too few samples"
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -101,7 +105,7 @@ def catalog(cell, mode, block, small):
         nodes="".join(PAIR.format(i=i, client=client) for i in range(1, pairs + 1)), all=", ".join(names("client") + names("server")),
         servers=", ".join(names("server")), clients=", ".join(names("client")), mbit=1000 // slower, delay=100 * slower,
         service=service_us, rate=load / service_us * 1e6 / slower, seed=SEED + block,
-        warm_up=round(200 * slower if small else 500 * slower), measure=round(1000 * virtual_s))
+        warm_up=round(1000 * slower * (0.2 if small else WARM_UP_S)), measure=round(1000 * virtual_s))
 
 
 def run(cell, mode, block, o, folder):
@@ -136,6 +140,29 @@ def run_trusted(cell, mode, block, o, folder):
         o.distrusted.append({"cell": cell, "mode": mode, "block": block, "why": sorted(distrust(out))})
     # Whole or not at all: what is there counts.
     os.rename(out, out.removesuffix(".new"))
+
+
+def measure(cell, mode, block, o, folder):
+    """A block of a mode, if it is not there yet and there is time."""
+    if directory(o, cell, mode, block) in blocks(o, cell, mode) or time.monotonic() - BEGAN > o.seconds:
+        return
+    try:
+        run_trusted(cell, mode, block, o, folder)
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        say(f"did not run: {error}")
+        o.broken.append(f"{cell} {mode}")
+
+
+def least_sure(found, o):
+    """A cell, mode and block that would bring more samples where there are too few, the mode with the fewest runs first; None
+    where nothing lacks any, something does not run or no time is left."""
+    lacking = [(f["runs"], f["cell"], f["mode"]) for rows in found.values() for f in rows
+               if any(c.get("judged") == TOO_FEW for c in f["figures"].values())]
+    for runs, cell, mode in sorted(lacking):
+        took_s = sum(tdf * WARM_UP_S + real_s + AROUND_S for _, tdf, real_s in (how_long(cell, m) for m in ("native", mode)))
+        if not o.broken and time.monotonic() - BEGAN + took_s < min(o.seconds, MORE_UNTIL_S):
+            return cell, mode, runs
+    return None
 
 
 def directory(o, cell, mode, block):
@@ -208,13 +235,6 @@ def requests(out, pairs):
     return [ns for (ns,) in struct.iter_unpack("<Q", raw)]
 
 
-def statistic(name, ordered):
-    if name == "mean":
-        return sum(ordered) / len(ordered)
-    # The smallest value that at least this part of all is not above.
-    return ordered[math.ceil(float(name[1:]) / 100 * len(ordered)) - 1]
-
-
 def paired(native, directories, pairs):
     """Error of each figure and its 95 % interval, against the same requests of the native runs; None where a request is
     missing on a side."""
@@ -224,19 +244,36 @@ def paired(native, directories, pairs):
         if len(ours) > len(theirs) or errors_of(out) or errors_of(reference):
             return None
         both.append((ours, theirs[:len(ours)]))
-    n = sum(len(ours) for ours, _ in both)
+    ours, theirs = ([ns for sides in both for ns in sides[side]] for side in (0, 1))
+    n = len(ours)
     length = min(BLOCK, n // 20)
-    starts = [(ours, theirs, at) for ours, theirs in both for at in range(len(ours) - length + 1)]
+    # No block goes from one run into the next.
+    ends = list(itertools.accumulate(len(run) for run, _ in both))
+    starts = [at for run, end in zip((len(run) for run, _ in both), ends) for at in range(end - run, end - length + 1)]
     draw = random.Random(SEED)
+    sides = [(values, sorted(range(n), key=values.__getitem__)) for values in (ours, theirs)]
 
-    def errors(parts):
-        ours, theirs = (sorted(ns for part in parts for ns in part[side]) for side in (0, 1))
-        return {name: statistic(name, ours) / statistic(name, theirs) - 1 for name in FIGURES}
+    def errors(times):
+        """Where each request counts so many times: without sorting anew."""
+        of = []
+        for values, order in sides:
+            reached = list(itertools.accumulate(map(times.__getitem__, order)))
+            value = lambda name: (sum(map(operator.mul, times, values)) / reached[-1] if name == "mean" else
+                                  # The smallest value that at least this part of all is not above.
+                                  values[order[bisect.bisect_left(reached, math.ceil(float(name[1:]) / 100 * reached[-1]))]])
+            of.append({name: value(name) for name in FIGURES})
+        return {name: of[0][name] / of[1][name] - 1 for name in FIGURES}
 
-    seen = [errors([(ours[at:at + length], theirs[at:at + length]) for ours, theirs, at in draw.choices(starts, k=n // length)])
-            for _ in range(REPLICATES)]
+    def drawn():
+        marks = [0] * n + [0]
+        for at in draw.choices(starts, k=n // length):
+            marks[at] += 1
+            marks[at + length] -= 1
+        return list(itertools.accumulate(marks[:n]))
+
+    seen = [errors(drawn()) for _ in range(REPLICATES)]
     edge = lambda name, part: sorted(e[name] for e in seen)[round(part * (REPLICATES - 1))]
-    found = errors(both)
+    found = errors([1] * n)
     return {name: (found[name], {"low": edge(name, 0.025), "high": edge(name, 0.975)}) for name in FIGURES}
 
 
@@ -245,35 +282,30 @@ def judged(error, interval, bar):
     low, high = interval["low"], interval["high"]
     if low > bar or high < -bar:
         return "MISSED"
-    return "met" if abs(error) <= bar and (high - low) / 2 <= bar else "too few samples"
+    return "met" if abs(error) <= bar and (high - low) / 2 <= bar else TOO_FEW
 
 
 def count(directories):
     return sum(m["data"]["samples"]["count"] for d in directories for m in summary(d)["metrics"] if m["name"] == "latency")
 
 
-def figures_of(cell, o):
-    """Every figure of a cell in every mode that ran."""
-    bars = CELLS[cell][2]
-    native = blocks(o, cell, "native")
-    if not native:
-        return
-    for mode in MODES:
-        directories = blocks(o, cell, mode)
-        if not directories:
-            continue
-        rows = compared(native, [] if mode == "native" else directories)
-        errors = None if mode == "native" else paired(native, directories, MODES[mode][0])
-        found = {}
-        for figure, bar in zip(FIGURES, bars):
-            c = rows[figure][0 if mode == "native" else 1]
-            found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
-            if mode != "native" and (errors or c["interval"]):
-                # Where requests failed, as of runs that have nothing in common.
-                error, interval = errors[figure] if errors else (c["error"], c["interval"])
-                found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
-                                  "judged": None if mode == CFS else judged(error, interval, bar)}
-        yield {"cell": cell, "mode": mode, "n": count(directories), "figures": found, **facts(directories)}
+def figures_of(cell, mode, o):
+    """Every figure of a mode in a cell, as one or no row."""
+    bars, native, directories = CELLS[cell][2], blocks(o, cell, "native"), blocks(o, cell, mode)
+    if not native or not directories:
+        return []
+    rows = compared(native, [] if mode == "native" else directories)
+    errors = None if mode == "native" else paired(native, directories, MODES[mode][0])
+    found = {}
+    for figure, bar in zip(FIGURES, bars):
+        c = rows[figure][0 if mode == "native" else 1]
+        found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
+        if mode != "native" and (errors or c["interval"]):
+            # Where requests failed, as of runs that have nothing in common.
+            error, interval = errors[figure] if errors else (c["error"], c["interval"])
+            found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
+                              "judged": None if mode == CFS else judged(error, interval, bar)}
+    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, **facts(directories)}]
 
 
 def show(f):
@@ -313,34 +345,34 @@ def main():
     os.makedirs(folder, exist_ok=True)
     for program in ("diecast-cpuserver", "diecast-loadgen"):
         shutil.copy(os.path.join(RELEASE, program), folder)
-    broken, o.again_s, o.distrusted = [], 0.0, []
+    o.broken, o.again_s, o.distrusted = [], 0.0, []
     for block, cell in ((b, c) for b in range(wanted) for c in cells):
         for mode in MODES:
-            if directory(o, cell, mode, block) in blocks(o, cell, mode) or time.monotonic() - BEGAN > o.seconds:
-                continue
-            try:
-                run_trusted(cell, mode, block, o, folder)
-            except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
-                say(f"did not run: {error}")
-                broken.append(f"{cell} {mode}")
-    found = []
+            if mode != CFS or block == 0:
+                measure(cell, mode, block, o, folder)
+    found = {(cell, mode): figures_of(cell, mode, o) for cell in cells for mode in MODES}
+    while (next_block := least_sure(found, o)) and not o.small:
+        cell, mode, block = next_block
+        measure(cell, "native", block, o, folder)
+        measure(cell, mode, block, o, folder)
+        found |= {(cell, m): figures_of(cell, m, o) for m in ("native", mode)}
     for cell in cells:
         service_us, load, bars = CELLS[cell]
         print(f"\nservice {service_us} us of CPU time, load {load}; errors against native with 95 % intervals, in virtual time; "
               f"bars: mean and median {100 * bars[0]:.0f} %, p99 {100 * bars[2]:.0f} %", flush=True)
-        for f in figures_of(cell, o):
-            found.append(f)
+        for f in (f for mode in MODES for f in found[cell, mode]):
             print(show(f), flush=True)
+    found = [f for rows in found.values() for f in rows]
     machine = open("/proc/cpuinfo").read().split("model name\t: ")[1].splitlines()[0]
-    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "figures": found, "broken": broken,
+    result = {"machine": machine, "kernel": os.uname().release, "small": o.small, "figures": found, "broken": o.broken,
               "modes": {cell: {mode: how_long(cell, mode) for mode in MODES} for cell in cells}, "distrusted": o.distrusted}
     json.dump(result, open(f"{o.out}/bench-cpu.json", "w"), indent=1)
     verdicts = [c["judged"] for f in found for c in f["figures"].values() if c.get("judged")]
     verdicts += [f["conservation_judged"] for f in found if f["conservation_judged"]]
     print(f"\n{verdicts.count('met')} of {len(verdicts)} bars met, {verdicts.count('MISSED')} missed, "
-          f"{verdicts.count('too few samples')} need more samples")
+          f"{verdicts.count(TOO_FEW)} need more samples")
     say(f"JSON in {o.out}/bench-cpu.json")
-    return 3 if broken else 1 if "MISSED" in verdicts else 0
+    return 3 if o.broken else 1 if "MISSED" in verdicts else 0
 
 
 if __name__ == "__main__":

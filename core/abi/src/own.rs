@@ -58,6 +58,10 @@ pub struct OwnPage {
     /// Threads of it that sleep off a hit, and how often they were asked to go on before their time.
     pub sleepers: AtomicU32,
     pub asked: AtomicU32,
+    /// Threads of it that wait for a contended lock, and when the last of them began to, real ns. One that left its wait by
+    /// a jump stays counted; by the instant that means nothing soon.
+    pub lock_waiters: AtomicU32,
+    pub lock_wanted_r_ns: AtomicU64,
     /// Handlers of the program that were entered, in a metered node.
     pub handled: AtomicU64,
     /// Those of them that the blob entered, from a frame of its own.

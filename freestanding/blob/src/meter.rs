@@ -28,8 +28,11 @@ const HANDLER_MAX_NS: u64 = 30_000;
 /// own; never by as much as this.
 const OVERCHARGE_MAX_NS: u64 = 100_000_000;
 
-/// How far a thread that is asked to may go ahead of its virtual time, in slices.
+/// How far a thread that may hold a lock others wait for may go ahead of its virtual time, in slices.
 const AHEAD_SLICES: u64 = 3;
+
+/// Who begins so much later than it could has waited for a core, virtual ns.
+const QUEUED_MIN_V_NS: u64 = 10_000;
 
 /// What the word of a lock holds while threads wait for it, in glibc, Rust, Go and others after Drepper's "Futexes are
 /// tricky".
@@ -265,8 +268,10 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     n.busy_r_ns.fetch_max(now_r.0, Relaxed);
     let mut woke = now_r.0;
     if wake > now_r.0 && wake != u64::MAX {
-        let slice_v = n.slowness().mul_floor(n.grain_ns.load(Relaxed));
-        let ahead_v = c.finish.0.saturating_sub(slice_v.saturating_mul(AHEAD_SLICES));
+        let began_v = c.finish.0.saturating_sub(work_v);
+        // One that other threads kept from a core would have been off it then, lock or not.
+        let queued = began_v > earliest.0.saturating_add(QUEUED_MIN_V_NS);
+        let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(ahead_v_ns()) };
         let mut asked;
         (woke, asked) = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0);
         // A pause, or a change of rate, while it slept: the slice still takes its virtual time.
@@ -347,37 +352,59 @@ const FUTEX_WAKE_PRIVATE: u64 = 129;
 const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
 const ANY: u64 = 0xffff_ffff;
 
-/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`; the instant it woke, and whether it was
-/// asked. Threads of a frame have no timer slack of the kernel's: the machine's own is added to the program's waits (see
-/// `clock::slack`).
+/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`, or not at all where it is later and a lock is
+/// waited for, which this thread may hold; the instant it woke, and whether it was asked. Threads of a frame have no timer
+/// slack of the kernel's: the machine's own is added to the program's waits (see `clock::slack`).
 #[inline(never)]
 fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
     let own = &process().own;
     let first = own.asked.load(Relaxed);
-    let mut seen = first;
     own.sleepers.fetch_add(1, Relaxed);
+    // Whoever begins to wait for a lock from here on sees this sleeper, and asks it.
+    let wanted = lock_is_wanted();
     let woke = loop {
-        let end_ns = if seen == first { real_ns } else { ahead_ns.min(real_ns) };
+        let seen = own.asked.load(Relaxed);
+        let end_ns = if wanted || seen != first { ahead_ns.min(real_ns) } else { real_ns };
+        let now = clock::now_real().0;
+        if now >= end_ns {
+            break now;
+        }
         let t = clock::timespec(end_ns);
         let word = &raw const own.asked as u64;
         sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, seen as u64, &raw const t as u64, METER_SLEEP, ANY]);
-        seen = own.asked.load(Relaxed);
-        let now = clock::now_real().0;
-        if now >= real_ns || (seen != first && now >= ahead_ns) {
-            break now;
-        }
     };
     own.sleepers.fetch_sub(1, Relaxed);
     (woke, woke < real_ns)
 }
 
-/// This thread is about to wait for a lock. Who holds it may be asleep for a hit, as no thread of the original machine
-/// would be: those of the process that are go on, ahead of their virtual time, and their next hits make up for it.
-#[inline(never)]
-pub fn ask_sleepers() {
+/// How far a thread that holds a lock may go ahead of its virtual time, virtual ns.
+fn ahead_v_ns() -> u64 {
+    let n = node();
+    n.slowness().mul_floor(n.grain_ns.load(Relaxed)).saturating_mul(AHEAD_SLICES)
+}
+
+/// Whether a thread of the process waits for a contended lock, and does not for longer than one may go ahead.
+fn lock_is_wanted() -> bool {
     let own = &process().own;
+    if own.lock_waiters.load(Relaxed) == 0 {
+        return false;
+    }
+    let ahead_r_ns = node().segment().inverse.mul_floor(ahead_v_ns());
+    clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < ahead_r_ns
+}
+
+/// This thread is about to wait for a lock. Who holds it may be asleep for a hit, or be hit meanwhile, as no thread of the
+/// original machine would be: those of the process that are go on, ahead of their virtual time, and their next hits make
+/// up for it.
+pub fn while_wanted(wait: impl FnOnce() -> i64) -> i64 {
+    let own = &process().own;
+    own.lock_wanted_r_ns.store(clock::now_real().0, Relaxed);
+    own.lock_waiters.fetch_add(1, Relaxed);
     if own.sleepers.load(Relaxed) > 0 {
         own.asked.fetch_add(1, Relaxed);
         sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     }
+    let r = wait();
+    own.lock_waiters.fetch_sub(1, Relaxed);
+    r
 }

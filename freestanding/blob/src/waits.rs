@@ -417,13 +417,15 @@ fn untimed(number: u32, a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn futex(a: [u64; 6]) -> Ret {
+    if a[2] as u32 == meter::CONTENDED { meter::while_wanted(|| wait_for_word(a)) } else { wait_for_word(a) }
+}
+
+#[inline(never)]
+fn wait_for_word(a: [u64; 6]) -> Ret {
     const WAIT: u32 = 0;
     const LOCK_PI: u32 = 6;
     const CLOCK_REALTIME: u32 = 0x100;
     let op = a[1] as u32;
-    if a[2] as u32 == meter::CONTENDED {
-        meter::ask_sleepers();
-    }
     if a[3] == 0 {
         return untimed(nr::FUTEX, a);
     }
