@@ -1,9 +1,11 @@
 // A thread that holds a lock for most of its time and never sleeps, and one that wants it now and then: how long it waits.
+// Usage: locks [TIMES [HOLD_US]]
 #include "guest.h"
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static volatile int over;
+static long hold_ns = 300000;
 
 static void spin(long ns) {
     for (long end = now(CLOCK_THREAD_CPUTIME_ID) + ns; now(CLOCK_THREAD_CPUTIME_ID) < end;)
@@ -14,7 +16,7 @@ static void *keep(void *unused) {
     (void)unused;
     while (!over) {
         pthread_mutex_lock(&lock);
-        spin(300000);
+        spin(hold_ns);
         pthread_mutex_unlock(&lock);
         spin(100000);
     }
@@ -23,6 +25,8 @@ static void *keep(void *unused) {
 
 int main(int argc, char **argv) {
     int times = argc > 1 ? atoi(argv[1]) : 40;
+    if (argc > 2)
+        hold_ns = 1000 * atol(argv[2]);
     long waited = 0;
     pthread_t other;
     pthread_create(&other, NULL, keep, NULL);

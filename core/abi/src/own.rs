@@ -59,7 +59,7 @@ pub struct OwnPage {
     pub sleepers: AtomicU32,
     pub asked: AtomicU32,
     /// Threads of it that wait for a contended lock, and when the last of them began to, real ns. One that left its wait by
-    /// a jump stays counted; by the instant that means nothing soon.
+    /// a jump stays counted: the count means something for a while after that instant only.
     pub lock_waiters: AtomicU32,
     pub lock_wanted_r_ns: AtomicU64,
     /// Handlers of the program that were entered, in a metered node.

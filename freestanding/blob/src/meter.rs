@@ -31,6 +31,11 @@ const OVERCHARGE_MAX_NS: u64 = 100_000_000;
 /// How far a thread that may hold a lock others wait for may go ahead of its virtual time, in slices.
 const AHEAD_SLICES: u64 = 3;
 
+/// For so long after a thread began to wait for a lock, real ns, who is hit goes on: about as long as it takes to wake a
+/// holder that sleeps, which makes up for that where locks are held shortly. One that is held for longer is held as long as on
+/// the original machine in the mean, since its holder sleeps for what it works.
+const WANTED_MAX_R_NS: u64 = 100_000;
+
 /// Who begins so much later than it could has waited for a core, virtual ns.
 const QUEUED_MIN_V_NS: u64 = 10_000;
 
@@ -352,8 +357,8 @@ const FUTEX_WAKE_PRIVATE: u64 = 129;
 const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
 const ANY: u64 = 0xffff_ffff;
 
-/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`, or not at all where it is later and a lock is
-/// waited for, which this thread may hold; the instant it woke, and whether it was asked. Threads of a frame have no timer
+/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`, or no longer than that where another thread
+/// has just begun to wait for a lock, which this one may hold; the instant it woke, and whether it was asked. Threads of a frame have no timer
 /// slack of the kernel's: the machine's own is added to the program's waits (see `clock::slack`).
 #[inline(never)]
 fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
@@ -383,14 +388,11 @@ fn ahead_v_ns() -> u64 {
     n.slowness().mul_floor(n.grain_ns.load(Relaxed)).saturating_mul(AHEAD_SLICES)
 }
 
-/// Whether a thread of the process waits for a contended lock, and does not for longer than one may go ahead.
+/// Whether a thread of the process has just begun to wait for a contended lock.
 fn lock_is_wanted() -> bool {
     let own = &process().own;
-    if own.lock_waiters.load(Relaxed) == 0 {
-        return false;
-    }
-    let ahead_r_ns = node().segment().inverse.mul_floor(ahead_v_ns());
-    clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < ahead_r_ns
+    own.lock_waiters.load(Relaxed) != 0
+        && clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < WANTED_MAX_R_NS
 }
 
 /// This thread is about to wait for a lock. Who holds it may be asleep for a hit, or be hit meanwhile, as no thread of the
