@@ -71,7 +71,7 @@ fn locks() {
     // Nor is it held too shortly where it is held for two grains: 9 ms natively, 8 in a frame, and one where who is hit went
     // on for as long as another waits.
     let (native_ms, framed_ms) = both("40", "10000");
-    assert!(framed_ms >= 0.4 * native_ms, "{native_ms} ms natively, {framed_ms} ms in a frame");
+    assert!(framed_ms >= 0.3 * native_ms, "{native_ms} ms natively, {framed_ms} ms in a frame");
 }
 
 /// `make bench-performance` in its small form: it runs, and has every figure. Whether bars are met is not for a busy
