@@ -185,10 +185,10 @@ def distrust(out):
 
 
 def blocks(o, cell, mode):
-    """The directories of the whole runs that there are."""
-    there = sorted(os.listdir(os.path.join(o.out, cell))) if os.path.isdir(os.path.join(o.out, cell)) else []
-    found = [os.path.join(o.out, cell, d) for d in there if d.split("-", 1)[1:] == [mode]]
-    return found
+    """The directories of the whole runs that there are, by the number of their block: modes are paired in this order."""
+    there = os.listdir(os.path.join(o.out, cell)) if os.path.isdir(os.path.join(o.out, cell)) else []
+    found = sorted(int(block) for block, of in (d.split("-", 1) for d in there) if of == mode)
+    return [directory(o, cell, mode, block) for block in found]
 
 
 def errors_of(out):
@@ -235,6 +235,14 @@ def requests(out, pairs):
     return [ns for (ns,) in struct.iter_unpack("<Q", raw)]
 
 
+def statistic(name, values, times, order, reached):
+    """Of values that count so many times each: `order` is theirs by size, `reached` how many there are up to each of it."""
+    if name == "mean":
+        return sum(map(operator.mul, times, values)) / reached[-1]
+    # The smallest value that at least this part of all is not above.
+    return values[order[bisect.bisect_left(reached, math.ceil(float(name[1:]) / 100 * reached[-1]))]]
+
+
 def paired(native, directories, pairs):
     """Error of each figure and its 95 % interval, against the same requests of the native runs; None where a request is
     missing on a side."""
@@ -248,8 +256,8 @@ def paired(native, directories, pairs):
     n = len(ours)
     length = min(BLOCK, n // 20)
     # No block goes from one run into the next.
-    ends = list(itertools.accumulate(len(run) for run, _ in both))
-    starts = [at for run, end in zip((len(run) for run, _ in both), ends) for at in range(end - run, end - length + 1)]
+    lengths = [len(run) for run, _ in both]
+    starts = [at for run, end in zip(lengths, itertools.accumulate(lengths)) for at in range(end - run, end - length + 1)]
     draw = random.Random(SEED)
     sides = [(values, sorted(range(n), key=values.__getitem__)) for values in (ours, theirs)]
 
@@ -258,14 +266,11 @@ def paired(native, directories, pairs):
         of = []
         for values, order in sides:
             reached = list(itertools.accumulate(map(times.__getitem__, order)))
-            value = lambda name: (sum(map(operator.mul, times, values)) / reached[-1] if name == "mean" else
-                                  # The smallest value that at least this part of all is not above.
-                                  values[order[bisect.bisect_left(reached, math.ceil(float(name[1:]) / 100 * reached[-1]))]])
-            of.append({name: value(name) for name in FIGURES})
+            of.append({name: statistic(name, values, times, order, reached) for name in FIGURES})
         return {name: of[0][name] / of[1][name] - 1 for name in FIGURES}
 
     def drawn():
-        marks = [0] * n + [0]
+        marks = [0] * (n + 1)
         for at in draw.choices(starts, k=n // length):
             marks[at] += 1
             marks[at + length] -= 1
@@ -335,7 +340,7 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="one short block of one cell, to see that it works")
     a.add_argument("--cell", action="append", choices=list(CELLS), help="only this (several times)")
-    a.add_argument("--blocks", type=int, help="of each cell, one run in each mode [2; small: 1]")
+    a.add_argument("--blocks", type=int, help="of each cell, one run in each mode but `cfs`, which has one in all [2; small: 1]; figures with too few samples get more while there is time")
     a.add_argument("--seconds", type=float, default=math.inf, help="start no run after this long; the next call goes on")
     a.add_argument("--out", default=f"out/bench-cpu-{int(time.time())}")
     o = a.parse_args()
@@ -351,7 +356,7 @@ def main():
             if mode != CFS or block == 0:
                 measure(cell, mode, block, o, folder)
     found = {(cell, mode): figures_of(cell, mode, o) for cell in cells for mode in MODES}
-    while (next_block := least_sure(found, o)) and not o.small:
+    while not o.small and (next_block := least_sure(found, o)):
         cell, mode, block = next_block
         measure(cell, "native", block, o, folder)
         measure(cell, mode, block, o, folder)

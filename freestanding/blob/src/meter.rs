@@ -357,9 +357,9 @@ const FUTEX_WAKE_PRIVATE: u64 = 129;
 const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
 const ANY: u64 = 0xffff_ffff;
 
-/// Sleeps until a real instant, or once it is asked to go on until `ahead_ns`, or no longer than that where another thread
-/// has just begun to wait for a lock, which this one may hold; the instant it woke, and whether it was asked. Threads of a frame have no timer
-/// slack of the kernel's: the machine's own is added to the program's waits (see `clock::slack`).
+/// Sleeps until a real instant; until `ahead_ns` at most once it is asked to go on, or where another thread has just begun
+/// to wait for a lock, which this one may hold. The instant it woke, and whether that was early. Threads of a frame have no
+/// timer slack of the kernel's: the machine's own is added to the program's waits (see `clock::slack`).
 #[inline(never)]
 fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
     let own = &process().own;
@@ -398,7 +398,7 @@ fn lock_is_wanted() -> bool {
 /// This thread is about to wait for a lock. Who holds it may be asleep for a hit, or be hit meanwhile, as no thread of the
 /// original machine would be: those of the process that are go on, ahead of their virtual time, and their next hits make
 /// up for it.
-pub fn while_wanted(wait: impl FnOnce() -> i64) -> i64 {
+pub fn while_wanted(wait: impl FnOnce() -> sys::Ret) -> sys::Ret {
     let own = &process().own;
     own.lock_wanted_r_ns.store(clock::now_real().0, Relaxed);
     own.lock_waiters.fetch_add(1, Relaxed);
