@@ -709,8 +709,11 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
 		t->tid |= IN_SETSOCKOPT;
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
-	if (meter)
+	if (meter) {
 		t->tid |= paused_units(meter) << PAUSED_SHIFT;
+		// The packet is charged what it used, so no hit is overdue.
+		meter->hit_ns = NEVER;
+	}
 	t->cpu_ns = cpu_time(task, b, now);
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;

@@ -5,8 +5,11 @@
 #define PAUSED_UNIT_SHIFT 18
 #define PAUSED_UNITS_MAX 255
 
+#define NEVER (-1ull)
+
 struct meter {
-	// The CPU time that it had used as it first got a core after its last hit, ns; NEVER until then.
+	// The CPU time that it had used as it first got a core after its last hit, or after its last packet that told what it had
+	// used, ns; NEVER until then.
 	__u64 hit_ns;
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;

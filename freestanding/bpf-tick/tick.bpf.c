@@ -23,7 +23,6 @@
 
 #define SIGTRAP 5
 #define PF_EXITING 4
-#define NEVER (-1ull)
 // core/abi has the same. Thirty-two bits.
 #define METER_MAGIC 0xd1ecca57ull
 #define METER_PAUSED_MAGIC 0xd1ecca58ull

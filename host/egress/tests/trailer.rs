@@ -298,6 +298,46 @@ fn a_frame_tells_that_its_senders_core_stood_still() {
     assert!(expected_ns.contains(&paused_ns), "{paused_ns}");
 }
 
+/// A thread that gives the core up before each tick is hit as it gets it again, after each grain; not where packets have told
+/// meanwhile what it used.
+#[test]
+fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
+    if skip() {
+        return;
+    }
+    let egress = Egress::load().unwrap();
+    let ticks = match CoreTicks::start(&[], Cadence::of_grain(1_000_000), Some(egress.metered())) {
+        Ok(ticks) => ticks,
+        Err(e) => return diecast_quiet::skipped(e.to_string()),
+    };
+    let spec = two_nodes();
+    let (ns, _tap, _) = nic(&egress, &spec);
+    let hits = |packets: bool| {
+        in_netns(ns.as_fd(), || {
+            let core = time::allowed_cpus()[0];
+            time::pin_to(&[core]).unwrap();
+            trap::install_handler();
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            poll_ms(1);
+            // Of a period in which no tick comes while the test lasts.
+            let _ticking = ticks.tick_here(core, 3_600_000_000_000).unwrap();
+            let before = trap::hits();
+            for _ in 0..100 {
+                spin(Duration::from_micros(500));
+                if packets {
+                    socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
+                }
+                poll_ms(1);
+            }
+            trap::hits() - before
+        })
+        .unwrap()
+    };
+    let (without, with) = (hits(false), hits(true));
+    // Of 50 ms one after each grain and up to a burst more; with packets only where others took the core for as long.
+    assert!((30..=50).contains(&without) && with <= without / 5, "{without} without packets, {with} with");
+}
+
 /// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the
 /// receive, as one that was overdue does.
 fn hits() {
