@@ -56,10 +56,7 @@
 #define DATA_ONE 256
 #define DATA_MAX 65536
 #define MSG_PEEK 2
-#define NR_FUTEX 202
 #define NR_SETSOCKOPT 54
-// In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
-#define METER_SLEEP 0xd1ec51eeu
 #define COLD_MAX_NS 1000000ull
 // core/cpu/src/hits.rs has the same.
 #define HIT_SUMS 8
@@ -139,6 +136,7 @@ struct pt_regs {
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
 #include "waits.h"
+#include "../bpf-tick/meter.h"
 
 struct cell {
 	__u64 count;
@@ -250,10 +248,11 @@ struct burst {
 	__u32 kind;
 	// Hits of the meter in it.
 	__u32 hits;
-	// Its present piece of work, up to the next receive: CPU time at its start, hits, and whether it began with a receive.
+	// Its present piece of work, up to the next receive: CPU time at its start, hits, and whether it counts: it began with a
+	// receive, and any tick in it is a hit.
 	__u64 piece_from_ns;
 	__u32 piece_hits;
-	__u32 piece_received;
+	__u32 piece_counts;
 	struct wait wait;
 };
 struct {
@@ -419,11 +418,11 @@ static __always_inline bool cores_are_slow(void)
 	return is_slow && *is_slow;
 }
 
-static __always_inline void piece_begins(struct burst *b, __u64 cpu_ns, bool received)
+static __always_inline void piece_begins(struct burst *b, __u64 cpu_ns, bool counts)
 {
 	b->piece_from_ns = cpu_ns;
 	b->piece_hits = 0;
-	b->piece_received = received;
+	b->piece_counts = counts;
 }
 
 // A piece of work is over. One that did not begin with a receive may have had more to do since its thread slept; one that is
@@ -433,7 +432,7 @@ static __always_inline void count_piece(struct node *node, struct hit_cost *cost
 	__u64 ns = cpu_ns - b->piece_from_ns, us = ns / 1000, hits = b->piece_hits, hit = hits != 0, *sums;
 	__u32 kind = b->kind;
 
-	if (!b->piece_received || hits >= OVERDUE_HIT || !cost || ns > cost->period_ns || kind >= WAIT_KINDS)
+	if (!b->piece_counts || hits >= OVERDUE_HIT || !cost || ns > cost->period_ns || kind >= WAIT_KINDS)
 		return;
 	sums = node->hits[kind];
 	__sync_fetch_and_add(&sums[0], 1);
@@ -500,6 +499,8 @@ SEC("tp_btf/sock_recv_length")
 int BPF_PROG(received, const void *socket, int bytes, int flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct hit_cost *cost;
+	struct meter *meter;
 	struct node *node;
 	struct burst *b;
 	__u64 cpu_ns, cookie;
@@ -513,9 +514,11 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	if (!node)
 		return 0;
 	cpu_ns = cpu_time(task, b, bpf_ktime_get_ns());
+	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	if (!cores_are_slow())
-		count_piece(node, bpf_map_lookup_elem(&hit_costs, &cookie), b, cpu_ns);
-	piece_begins(b, cpu_ns, true);
+		count_piece(node, cost, b, cpu_ns);
+	meter = bpf_task_storage_get(&metered, task, 0, 0);
+	piece_begins(b, cpu_ns, !meter || !cost || may_be_hit(meter, cpu_ns, cost->period_ns));
 	// What comes later is beyond what is counted.
 	if (cpu_ns - b->counted_from_ns < COLD_MAX_NS)
 		b->data += bytes + RECEIVE_BYTES;
@@ -637,7 +640,6 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 	return 0;
 }
 
-#include "../bpf-tick/meter.h"
 
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {
@@ -708,13 +710,15 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->tid = innermost(pid);
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
 		t->tid |= IN_SETSOCKOPT;
+	t->cpu_ns = cpu_time(task, b, now);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	if (meter) {
 		t->tid |= paused_units(meter) << PAUSED_SHIFT;
 		// The packet is charged what it used, so no hit is overdue.
 		meter->hit_ns = NEVER;
+		meter->told_cpu_ns = t->cpu_ns;
+		meter->delay_ns = task->sched_info.run_delay;
 	}
-	t->cpu_ns = cpu_time(task, b, now);
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;
 	t->switches = task->nvcsw + task->nivcsw;

@@ -6,6 +6,9 @@
 #define PAUSED_UNITS_MAX 255
 
 #define NEVER (-1ull)
+#define NR_FUTEX 202
+// In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
+#define METER_SLEEP 0xd1ec51eeu
 
 struct meter {
 	// The CPU time that it had used as it first got a core after its last hit, or after its last packet that told what it had
@@ -13,6 +16,18 @@ struct meter {
 	__u64 hit_ns;
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;
+	// The CPU time that it had used when it got its core last, and CLOCK_MONOTONIC then, ns; and at its last hit.
+	__u64 on_cpu_ns;
+	__u64 on_ns;
+	__u64 last_hit_cpu_ns;
+	// How long it had waited for cores when its last hit or packet told so, ns.
+	__u64 delay_ns;
+	// The CPU time that its last packet told, and what it had used as it blocked last, ns.
+	__u64 told_cpu_ns;
+	__u64 burst_from_ns;
+	// What its last bursts used in all, and up to their last packets, ns: an older one counts an eighth less.
+	__u64 bursts_ns;
+	__u64 bursts_told_ns;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -20,6 +35,29 @@ struct {
 	__type(key, int);
 	__type(value, struct meter);
 } metered SEC(".maps");
+
+// The thread blocks, for another reason than the meter.
+static __always_inline void burst_is_over(struct meter *meter, __u64 cpu_ns)
+{
+	__u64 from = meter->burst_from_ns, all = cpu_ns - from, told = meter->told_cpu_ns > from ? meter->told_cpu_ns - from : 0;
+
+	meter->bursts_ns += all - meter->bursts_ns / 8;
+	meter->bursts_told_ns += (told < all ? told : all) - meter->bursts_told_ns / 8;
+	meter->burst_from_ns = cpu_ns;
+}
+
+// Nearly all that the thread does between two waits is told by a packet of its before it waits again.
+static __always_inline bool packets_tell(const struct meter *meter)
+{
+	return meter->bursts_told_ns > meter->bursts_ns / 4 * 3;
+}
+
+// A tick that meets the thread hits it. Where packets tell what it uses, and are held as long, it is half a period from one hit to
+// the next.
+static __always_inline bool may_be_hit(const struct meter *meter, __u64 cpu_ns, __u64 period_ns)
+{
+	return !packets_tell(meter) || cpu_ns - meter->last_hit_cpu_ns > period_ns / 2;
+}
 
 static __always_inline __u64 paused_units(const struct meter *meter)
 {

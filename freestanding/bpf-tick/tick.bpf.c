@@ -19,13 +19,21 @@
 #include <linux/bpf.h>
 #include <stdbool.h>
 #include <bpf/bpf_helpers.h>
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_tracing.h>
 
 #define SIGTRAP 5
 #define PF_EXITING 4
-// core/abi has the same. Thirty-two bits.
-#define METER_MAGIC 0xd1ecca57ull
-#define METER_PAUSED_MAGIC 0xd1ecca58ull
+// core/abi has the same. Twenty-four bits.
+#define METER_MAGIC 0xecca57ull
+#define METER_PAUSED_MAGIC 0xecca58ull
+// More than either where the thread's packets tell what it uses.
+#define PACKETS_TELL 2
+// Above that how long the thread has waited for cores since its last hit or packet, in units of 8 us; as many and more than the
+// last are not told.
+#define DELAY_SHIFT 24
+#define DELAY_UNIT_SHIFT 13
+#define DELAY_UNITS_MAX 255
 // When the hit was left, in units of 512 ns: the last eight bits of that above all else.
 #define LEFT_SHIFT 56
 #define LEFT_UNIT_SHIFT 9
@@ -40,6 +48,9 @@
 struct sched_entity {
 	__u64 sum_exec_runtime;
 };
+struct sched_info {
+	unsigned long long run_delay;
+};
 struct task_struct {
 	int pid;
 	unsigned int flags;
@@ -48,6 +59,11 @@ struct task_struct {
 	unsigned int policy;
 	unsigned int personality;
 	struct sched_entity se;
+	struct sched_info sched_info;
+};
+struct pt_regs {
+	unsigned long r8;
+	unsigned long orig_ax;
 };
 struct linux_binprm {
 	int argc;
@@ -111,23 +127,40 @@ static __always_inline __u64 standing(struct task_struct *task)
 	return (__u64)(task->static_prio - 99) << 32 | (__u64)(task->policy & 0xf) << 40 | carried << 44;
 }
 
+// CPU time of the present thread, ns: the kernel adds it up at switches and at its own ticks.
+static __always_inline __u64 cpu_time_here(const struct meter *meter)
+{
+	return meter->on_cpu_ns + (bpf_ktime_get_ns() - meter->on_ns);
+}
+
 static int hit(struct bpf_map *map, void *key, void *value)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct work *work = value;
 	struct meter *meter = meter_of(task);
-	__u64 paused, told;
+	__u64 paused, told, delay_ns, delay_units;
 
 	if (!meter)
 		return 0;
 	paused = paused_units(meter);
 	told = paused ? METER_PAUSED_MAGIC | paused << LEFT_SHIFT : METER_MAGIC | work->left_ns >> LEFT_UNIT_SHIFT << LEFT_SHIFT;
+	told += packets_tell(meter) ? PACKETS_TELL : 0;
+	delay_ns = task->sched_info.run_delay - meter->delay_ns;
+	delay_units = delay_ns >> DELAY_UNIT_SHIFT;
+	if (delay_units >= DELAY_UNITS_MAX)
+		delay_units = DELAY_UNITS_MAX;
+	else
+		// What is less than a unit is told by a later one.
+		delay_ns = delay_units << DELAY_UNIT_SHIFT;
+	told |= delay_units << DELAY_SHIFT;
 	// What the thread has used is added up when it gives the core up, as it does in its hit, and at the kernel's ticks:
 	// now it would be too little by most of a slice, and the thread be hit again as it gets the core.
 	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
 		return 0;
 	meter->hit_ns = NEVER;
+	meter->last_hit_cpu_ns = cpu_time_here(meter);
 	meter->paused_ns = 0;
+	meter->delay_ns += delay_ns;
 	return 0;
 }
 
@@ -200,19 +233,31 @@ int tick(void *context)
 	if (!meter)
 		return 0;
 	meter->paused_ns += paused_ns;
-	leave_hit(task);
+	if (may_be_hit(meter, cpu_time_here(meter), period_ns))
+		leave_hit(task);
 	return 0;
 }
 
-SEC("tp_btf/sched_switch")
-int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task_struct *next)
+static __always_inline bool sleeps_for_the_meter(struct task_struct *task)
 {
-	struct meter *meter = next->pid ? meter_of(next) : NULL;
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
+	return BPF_CORE_READ(regs, orig_ax) == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
+}
+
+SEC("tp_btf/sched_switch")
+int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task_struct *next, unsigned int state)
+{
+	struct meter *meter = next->pid ? meter_of(next) : NULL, *before = previous->pid ? meter_of(previous) : NULL;
+
+	if (before && !preempted && state && !sleeps_for_the_meter(previous))
+		burst_is_over(before, previous->se.sum_exec_runtime);
 	if (!meter)
 		return 0;
-	if (!previous->pid || !meter_of(previous))
+	if (!before)
 		others_had_core();
+	meter->on_cpu_ns = next->se.sum_exec_runtime;
+	meter->on_ns = bpf_ktime_get_ns();
 	if (meter->hit_ns > next->se.sum_exec_runtime)
 		meter->hit_ns = next->se.sum_exec_runtime;
 	else if (next->se.sum_exec_runtime - meter->hit_ns > overdue_ns)

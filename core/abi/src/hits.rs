@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{METER_PAUSED_MAGIC, NodePage};
+use crate::{METER_MAGIC, METER_PACKETS_TELL, METER_PAUSED_MAGIC, NodePage};
 
 /// When a core's clock left a hit for a thread, CLOCK_MONOTONIC ns: the last eight bits of that in units of 512 ns, above all
 /// else that comes with it; freestanding/bpf-tick has the same.
@@ -23,8 +23,40 @@ pub const fn left_since_ns(told: u64, now_ns: u64) -> Option<u64> {
 /// freestanding/bpf-tick/meter.h has the same.
 pub const PAUSED_UNIT_NS: u64 = 1 << 18;
 
+/// How long a thread has waited for cores since its last hit or packet: eight bits above the magic number, in units of so many
+/// real ns; freestanding/bpf-tick has the same.
+const DELAY_SHIFT: u32 = 24;
+const DELAY_UNIT_NS: u64 = 1 << 13;
+
+/// What of `told` is one of the meter's numbers.
+const fn magic_of(told: u64) -> u64 {
+    told & ((1 << DELAY_SHIFT) - 1)
+}
+
+/// How long the thread has waited for cores since its last hit or packet, where its core's clock tells it, real ns. What is less
+/// than 8 µs is told by a later hit. `None` where it was longer than 2 ms.
+pub const fn delay_before_ns(told: u64) -> Option<u64> {
+    match (told >> DELAY_SHIFT) as u8 {
+        u8::MAX => None,
+        units => Some(units as u64 * DELAY_UNIT_NS),
+    }
+}
+
 const fn tells_of_pause(told: u64) -> bool {
-    told & u32::MAX as u64 == METER_PAUSED_MAGIC
+    let magic = magic_of(told);
+    magic == METER_PAUSED_MAGIC || magic == METER_PAUSED_MAGIC + METER_PACKETS_TELL
+}
+
+/// Whether this came with a SIGTRAP of the meter.
+pub const fn is_hit(told: u64) -> bool {
+    tells_of_pause(told) || magic_of(told) == METER_MAGIC || packets_tell(told)
+}
+
+/// Whether nearly all that the thread does between two waits is told by a packet of its before it waits again: then that is
+/// held until the original machine would have sent it, whether or not the thread sleeps in its hit.
+pub const fn packets_tell(told: u64) -> bool {
+    let magic = magic_of(told);
+    magic == METER_MAGIC + METER_PACKETS_TELL || magic == METER_PAUSED_MAGIC + METER_PACKETS_TELL
 }
 
 /// For how long the thread's cores stood still since its last hit while it had them, real ns, rounded down; at most 67 ms.
@@ -93,8 +125,18 @@ mod tests {
     fn a_hit_tells_of_a_pause_or_when_it_was_left() {
         let paused = 19 << 56 | 0xfff << 44 | METER_PAUSED_MAGIC;
         assert_eq!((left_since_ns(paused, 0), paused_before_ns(paused)), (None, 19 * 262_144));
-        let left = 19 << 56 | 0xfff << 44 | crate::METER_MAGIC;
+        let left = 19 << 56 | 0xfff << 44 | METER_MAGIC;
         assert_eq!((left_since_ns(left, 0).is_some(), paused_before_ns(left)), (true, 0));
+        for (told, tell) in [(paused, false), (left, false), (paused + 2, true), (left + 2, true)] {
+            assert_eq!((is_hit(told), packets_tell(told)), (true, tell), "{told:x}");
+        }
+        assert_eq!((paused_before_ns(paused + 2), paused_before_ns(left + 2)), (19 * 262_144, 0));
+        assert!(!is_hit(left + 4) && !is_hit(left - 1));
+        assert_eq!(
+            [0, 7, 254, 255].map(|d| delay_before_ns(left | d << 24)),
+            [Some(0), Some(57_344), Some(2_080_768), None]
+        );
+        assert!(is_hit(paused | 255 << 24) && tells_of_pause(paused | 255 << 24));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
 pub use counters::{BlobFault, Counters};
-pub use hits::{PAUSED_UNIT_NS, left_since_ns, paused_before_ns};
+pub use hits::{PAUSED_UNIT_NS, delay_before_ns, is_hit, left_since_ns, packets_tell, paused_before_ns};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
     STACK_WORDS, STACKS, STACKS_ADDR, STUB_PAGES, TIMERS_MAX,
@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 32;
+pub const ABI_VERSION: u32 = 33;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -51,11 +51,13 @@ pub const TRAP_MAGIC: u16 = 0xd1ec;
 /// In the fifth argument, which FUTEX_WAIT_BITSET does not look at, of the meter's own sleeps: BPF tells them from the
 /// program's by it. freestanding/bpf-egress has the same.
 pub const METER_SLEEP: u64 = 0xd1ec_51ee;
-/// `si_perf_data` of the meter's SIGTRAP; the lower half of `si_value` where it comes from a clock of its core, above
-/// which is how the kernel schedules the thread: see freestanding/bpf-tick.
-pub const METER_MAGIC: u64 = 0xd1ec_ca57;
+/// `si_perf_data` of the meter's SIGTRAP; the last 24 bits of `si_value` where it comes from a clock of its core, above
+/// which is what the kernel knows of the thread: see freestanding/bpf-tick.
+pub const METER_MAGIC: u64 = 0xec_ca57;
 /// In its place where the core stood still since the thread's last hit: see [`paused_before_ns`].
-pub const METER_PAUSED_MAGIC: u64 = 0xd1ec_ca58;
+pub const METER_PAUSED_MAGIC: u64 = 0xec_ca58;
+/// More than either where the thread's packets tell what it uses: see [`packets_tell`].
+pub const METER_PACKETS_TELL: u64 = 2;
 /// `si_value` of the SIGTRAP that makes a thread translate its wait anew, after the frame's rate has changed.
 pub const KICK_MAGIC: u64 = 0xd1ec_ca5e_4b1c;
 /// `si_value` of the SIGSYS by which a thread takes signals that waited for it to unblock them.

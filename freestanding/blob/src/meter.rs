@@ -7,8 +7,8 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{
-    METER_MAGIC, METER_PAUSED_MAGIC, METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket,
-    left_since_ns, paused_before_ns,
+    METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, delay_before_ns, is_hit, late_bucket, left_since_ns,
+    packets_tell, paused_before_ns,
 };
 use diecast_core_cpu as ledger;
 use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
@@ -51,8 +51,7 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     // SAFETY: the kernel passes a valid siginfo.
     let i = unsafe { &*info };
     // From an event of the thread's own, or from a clock of its core.
-    let magic = i.word1 & u64::from(u32::MAX);
-    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && (magic == METER_MAGIC || magic == METER_PAUSED_MAGIC) {
+    if (i.code == TRAP_PERF || i.code == SI_KERNEL) && is_hit(i.word1) {
         // SAFETY: as above.
         let regs = unsafe { &(*uc).regs };
         // On its way out of a system call: there rcx holds where it goes on.
@@ -100,9 +99,17 @@ fn thread_cpu() -> u64 {
     clock::ns_of(t)
 }
 
-/// Total time this thread waited for a core, from schedstat; None where /proc is missing.
+/// Total time this thread waited for a core: what is known already and what has been told since, or from schedstat, which
+/// takes longer than all else in a hit; 0 where /proc is missing.
+fn run_delay(told: Option<u64>, known: u64) -> u64 {
+    match told {
+        Some(since) => known.saturating_add(since),
+        None => schedstat().unwrap_or(0),
+    }
+}
+
 #[inline(never)]
-fn run_delay() -> Option<u64> {
+fn schedstat() -> Option<u64> {
     let path = *b"/proc/thread-self/schedstat\0";
     let file = sys::own(OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
     if file < 0 {
@@ -201,15 +208,19 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let gap = now_r.0.saturating_sub(last_wall).saturating_sub(used);
     let finish_before = slot.finish_v_ns.load(Relaxed);
     let (mut cold_gap, mut burst) = (slot.gap_ns.load(Relaxed), slot.burst_ns.load(Relaxed));
+    let delay_told = if of_clock { delay_before_ns(told) } else { None };
+    let delay_known = if fresh { 0 } else { slot.run_delay_ns.load(Relaxed) };
     let (continuous, waited) = if fresh {
-        (false, run_delay().inspect(|t| slot.run_delay_ns.store(*t, Relaxed)).unwrap_or(0))
+        let total = run_delay(delay_told, 0);
+        slot.run_delay_ns.store(total, Relaxed);
+        (false, total)
     } else if gap < GAP_MIN_NS {
         (true, 0)
     } else {
         let charged = k.charged_ns.load(Relaxed);
         let siblings = charged.saturating_sub(slot.node_charged_ns.load(Relaxed));
-        let total = run_delay().unwrap_or(0);
-        let since = total.saturating_sub(slot.run_delay_ns.load(Relaxed));
+        let total = run_delay(delay_told, delay_known);
+        let since = total.saturating_sub(delay_known);
         let explained = slot.explained_ns.load(Relaxed);
         slot.run_delay_ns.store(total, Relaxed);
         slot.explained_ns.store(0, Relaxed);
@@ -272,10 +283,13 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     }
     n.busy_r_ns.fetch_max(now_r.0, Relaxed);
     let mut woke = now_r.0;
-    if wake > now_r.0 && wake != u64::MAX {
-        let began_v = c.finish.0.saturating_sub(work_v);
-        // One that other threads kept from a core would have been off it then, lock or not.
-        let queued = began_v > earliest.0.saturating_add(QUEUED_MIN_V_NS);
+    let began_v = c.finish.0.saturating_sub(work_v);
+    // One that other threads kept from a core would have been off it then, lock or not.
+    let queued = began_v > earliest.0.saturating_add(QUEUED_MIN_V_NS);
+    // Its packets are held until they are due. Cold caches after a sleep, in the midst of what it does, cost more than all else.
+    let ahead = now_v < c.finish && c.finish.0 - now_v.0 <= turns::slice_v_ns();
+    let held_later = packets_tell(told) && ahead && !queued;
+    if wake > now_r.0 && wake != u64::MAX && !held_later {
         let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(ahead_v_ns()) };
         let mut asked;
         (woke, asked) = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0);
@@ -384,8 +398,7 @@ fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
 
 /// How far a thread that holds a lock may go ahead of its virtual time, virtual ns.
 fn ahead_v_ns() -> u64 {
-    let n = node();
-    n.slowness().mul_floor(n.grain_ns.load(Relaxed)).saturating_mul(AHEAD_SLICES)
+    turns::slice_v_ns().saturating_mul(AHEAD_SLICES)
 }
 
 /// Whether a thread of the process has just begun to wait for a contended lock.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::METER_SLEEP;
+use diecast_core_abi::{METER_SLEEP, packets_tell};
 use diecast_core_cpu::Sent;
 use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
@@ -336,6 +336,62 @@ fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
     let (without, with) = (hits(false), hits(true));
     // Of 50 ms one after each grain and up to a burst more; with packets only where others took the core for as long.
     assert!((30..=50).contains(&without) && with <= without / 5, "{without} without packets, {with} with");
+}
+
+/// A thread whose bursts end with a packet is hit less often, and its hits say that packets tell what it uses. One whose packets
+/// come as a burst begins is hit as any other.
+#[test]
+fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
+    if skip() {
+        return;
+    }
+    let egress = Egress::load().unwrap();
+    let cadence = Cadence::of_grain(500_000);
+    let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
+        Ok(ticks) => ticks,
+        Err(e) => return diecast_quiet::skipped(e.to_string()),
+    };
+    let spec = two_nodes();
+    let (ns, _tap, _) = nic(&egress, &spec);
+    // Hits that say so, and all, in bursts of 500 us of which a part comes before the packet.
+    let hits = |before_us: u64| {
+        in_netns(ns.as_fd(), || {
+            let core = time::allowed_cpus()[0];
+            time::pin_to(&[core]).unwrap();
+            trap::install_handler();
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            poll_ms(1);
+            let _ticking = ticks.tick_here(core, cadence.period_ns).unwrap();
+            let (mut say, mut all) = (0, 0);
+            for burst in 0..320 {
+                let mut had = trap::hits();
+                for (part_us, packet) in [(before_us, true), (500 - before_us, false)] {
+                    let end_ns = thread_cpu_ns() + part_us * 1_000;
+                    while thread_cpu_ns() < end_ns {
+                        // The first bursts teach what the thread does.
+                        if trap::hits() > had && burst >= 20 {
+                            all += 1;
+                            say += u32::from(packets_tell(trap::told()));
+                        }
+                        had = trap::hits();
+                    }
+                    if packet {
+                        socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
+                    }
+                }
+                // Of no even length, or ticks come at certain places of the bursts.
+                std::thread::sleep(Duration::from_micros(500 + burst * 617 % 1_400));
+            }
+            (say, all)
+        })
+        .unwrap()
+    };
+    diecast_quiet::look(|| {
+        let ((none, often), (each, seldom)) = (hits(50), hits(480));
+        // 150 ms: a tick in 927 us without, and half of that before the next with.
+        assert!(none == 0 && (110..=240).contains(&often), "{none} of {often}");
+        assert!(each == seldom && (60..=often * 17 / 20).contains(&seldom), "{each} of {seldom}, {often} without");
+    });
 }
 
 /// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the

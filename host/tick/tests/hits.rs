@@ -3,9 +3,11 @@
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{left_since_ns, paused_before_ns};
+use diecast_core_abi::{delay_before_ns, left_since_ns, paused_before_ns};
 use diecast_host_sys::{Tid, time, trap};
 use diecast_host_tick::{Cadence, CoreTicks};
 
@@ -89,6 +91,49 @@ fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
         spin(5 * MS);
         assert!(left_since_ns(trap::told(), 0).is_some(), "{:#x}", trap::told());
     });
+}
+
+/// How long this thread has waited for cores, as the kernel says, ns.
+fn run_delay_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn hits_tell_how_long_their_thread_has_waited_for_its_core() {
+    let Some(ticks) = ticks(&[]) else { return };
+    let core = here();
+    // Has the core for half of the time, in turns of 300 us: it runs here, as who began it.
+    let over = Arc::new(AtomicBool::new(false));
+    let other = std::thread::spawn({
+        let over = over.clone();
+        move || {
+            while !over.load(Relaxed) {
+                spin(3 * MS / 10);
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        }
+    });
+    let _ticking = ticks.tick_here(core, 2 * MS).unwrap();
+    diecast_quiet::look(|| {
+        let (mut known_ns, mut told_ns, mut hits) = (0, 0, trap::hits());
+        let end = Instant::now() + Duration::from_millis(400);
+        // Right after a hit, so that nothing lies between that and what the kernel says.
+        while told_ns < 10 * MS || trap::hits() == hits {
+            if trap::hits() != hits {
+                hits = trap::hits();
+                let delay_ns = delay_before_ns(trap::told()).filter(|_| known_ns > 0);
+                told_ns += delay_ns.unwrap_or(0);
+                known_ns = delay_ns.map_or_else(run_delay_ns, |ns| known_ns + ns);
+            }
+            assert!(Instant::now() < end, "{told_ns} ns told");
+        }
+        let delay_ns = delay_before_ns(trap::told()).unwrap();
+        let off_ns = run_delay_ns().abs_diff(known_ns + delay_ns);
+        assert!(off_ns < 50_000, "{off_ns} ns off after {told_ns} ns");
+    });
+    over.store(true, Relaxed);
+    other.join().unwrap();
 }
 
 /// A core is idle between two requests, for no time that anybody would be charged. Of any core: kernels have been met in which
