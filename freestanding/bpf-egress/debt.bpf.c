@@ -518,7 +518,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	if (!cores_are_slow())
 		count_piece(node, cost, b, cpu_ns);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
-	piece_begins(b, cpu_ns, !meter || !cost || may_be_hit(meter, cpu_ns, cost->period_ns));
+	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	// What comes later is beyond what is counted.
 	if (cpu_ns - b->counted_from_ns < COLD_MAX_NS)
 		b->data += bytes + RECEIVE_BYTES;

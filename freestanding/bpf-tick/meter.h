@@ -16,7 +16,8 @@ struct meter {
 	__u64 hit_ns;
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;
-	// The CPU time that it had used when it got its core last, and CLOCK_MONOTONIC then, ns; and at its last hit.
+	// Of a thread that has sent a packet: the CPU time that it had used when it got its core last, and CLOCK_MONOTONIC then, ns;
+	// and at its last hit.
 	__u64 on_cpu_ns;
 	__u64 on_ns;
 	__u64 last_hit_cpu_ns;
@@ -52,11 +53,11 @@ static __always_inline bool packets_tell(const struct meter *meter)
 	return meter->bursts_told_ns > meter->bursts_ns / 4 * 3;
 }
 
-// A tick that meets the thread hits it. Where packets tell what it uses, and are held as long, it is half a period from one hit to
-// the next.
-static __always_inline bool may_be_hit(const struct meter *meter, __u64 cpu_ns, __u64 period_ns)
+// Where packets tell what the thread uses, and are held as long, a tick that meets it within half a period after its last hit is
+// none.
+static __always_inline bool is_due(const struct meter *meter, __u64 cpu_ns, __u64 period_ns)
 {
-	return !packets_tell(meter) || cpu_ns - meter->last_hit_cpu_ns > period_ns / 2;
+	return cpu_ns - meter->last_hit_cpu_ns > period_ns / 2;
 }
 
 static __always_inline __u64 paused_units(const struct meter *meter)
