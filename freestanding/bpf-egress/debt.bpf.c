@@ -406,7 +406,7 @@ static __always_inline __u32 kind_of_wait(struct task_struct *task)
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 	__u32 nr = BPF_CORE_READ(regs, orig_ax), depth = (__u32)BPF_CORE_READ(regs, sp) & 0xfff;
 
-	if (nr == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP)
+	if (is_meters_sleep(nr, regs))
 		return WAIT_KINDS;
 	return (nr * 0x9e3779b1u + depth * 0x85ebca6bu) >> 27;
 }
@@ -639,7 +639,6 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 	wait_begins(&b->wait, task, &node->waited, cookie, to, now);
 	return 0;
 }
-
 
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {

@@ -37,6 +37,12 @@ struct {
 	__type(value, struct meter);
 } metered SEC(".maps");
 
+// Whether this system call of a thread is a sleep of the meter's own.
+static __always_inline bool is_meters_sleep(__u64 nr, struct pt_regs *regs)
+{
+	return nr == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
+}
+
 // The thread blocks, for another reason than the meter.
 static __always_inline void burst_is_over(struct meter *meter, __u64 cpu_ns)
 {

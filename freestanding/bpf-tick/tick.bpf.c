@@ -158,7 +158,8 @@ static int hit(struct bpf_map *map, void *key, void *value)
 	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
 		return 0;
 	meter->hit_ns = NEVER;
-	meter->last_hit_cpu_ns = cpu_time_here(meter);
+	if (meter->told_cpu_ns)
+		meter->last_hit_cpu_ns = cpu_time_here(meter);
 	meter->paused_ns = 0;
 	meter->delay_ns += delay_ns;
 	return 0;
@@ -242,7 +243,7 @@ static __always_inline bool sleeps_for_the_meter(struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	return BPF_CORE_READ(regs, orig_ax) == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
+	return is_meters_sleep(BPF_CORE_READ(regs, orig_ax), regs);
 }
 
 SEC("tp_btf/sched_switch")

@@ -108,6 +108,7 @@ fn run_delay(told: Option<u64>, known: u64) -> u64 {
     }
 }
 
+/// The same as the kernel tells it; `None` where it does not.
 #[inline(never)]
 fn schedstat() -> Option<u64> {
     let path = *b"/proc/thread-self/schedstat\0";
@@ -209,7 +210,6 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let finish_before = slot.finish_v_ns.load(Relaxed);
     let (mut cold_gap, mut burst) = (slot.gap_ns.load(Relaxed), slot.burst_ns.load(Relaxed));
     let delay_told = if of_clock { delay_before_ns(told) } else { None };
-    let delay_known = if fresh { 0 } else { slot.run_delay_ns.load(Relaxed) };
     let (continuous, waited) = if fresh {
         let total = run_delay(delay_told, 0);
         slot.run_delay_ns.store(total, Relaxed);
@@ -219,8 +219,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     } else {
         let charged = k.charged_ns.load(Relaxed);
         let siblings = charged.saturating_sub(slot.node_charged_ns.load(Relaxed));
-        let total = run_delay(delay_told, delay_known);
-        let since = total.saturating_sub(delay_known);
+        let known = slot.run_delay_ns.load(Relaxed);
+        let total = run_delay(delay_told, known);
+        let since = total.saturating_sub(known);
         let explained = slot.explained_ns.load(Relaxed);
         slot.run_delay_ns.store(total, Relaxed);
         slot.explained_ns.store(0, Relaxed);

@@ -261,40 +261,69 @@ fn a_frame_of_several_segments_tells_its_sender_apart_from_it() {
     assert_eq!(egress.trailer_of(&key), None, "not of another");
 }
 
+/// A node's thread that clocks of cores meter and that sends datagrams.
+struct Sender {
+    ticks: CoreTicks,
+    spec: NetSpec,
+    ns: OwnedFd,
+    tap: OwnedFd,
+    _egress: Egress,
+}
+
+impl Sender {
+    /// None, and a printed reason, where these programs can't be loaded.
+    fn new(cadence: Cadence) -> Option<Sender> {
+        if skip() {
+            return None;
+        }
+        let egress = Egress::load().unwrap();
+        let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
+            Ok(ticks) => ticks,
+            Err(e) => {
+                diecast_quiet::skipped(e.to_string());
+                return None;
+            }
+        };
+        let spec = two_nodes();
+        let (ns, tap, _) = nic(&egress, &spec);
+        Some(Sender { ticks, spec, ns, tap, _egress: egress })
+    }
+
+    /// On one core, whose clock ticks so far apart, with a handler for hits; `f` gets what sends a datagram.
+    fn run<T: Send>(&self, period_ns: u64, f: impl FnOnce(&dyn Fn()) -> T + Send) -> T {
+        in_netns(self.ns.as_fd(), || {
+            let core = time::allowed_cpus()[0];
+            time::pin_to(&[core]).unwrap();
+            trap::install_handler();
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            poll_ms(1);
+            let _ticking = self.ticks.tick_here(core, period_ns).unwrap();
+            f(&|| {
+                socket.send_to(&[7; 100], (self.spec.nodes[1].ipv4, 7000)).unwrap();
+            })
+        })
+        .unwrap()
+    }
+}
+
 /// A packet that leaves between a late tick of its core's clock and the hit tells for how long the core stood still.
 #[test]
 fn a_frame_tells_that_its_senders_core_stood_still() {
-    if skip() {
-        return;
-    }
-    let egress = Egress::load().unwrap();
     let cadence = Cadence::of_grain(1_000_000);
-    let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
-        Ok(ticks) => ticks,
-        Err(e) => return diecast_quiet::skipped(e.to_string()),
-    };
+    let Some(sender) = Sender::new(cadence) else { return };
     // Of four ticks three are missing: three periods are told, less where others had the core meanwhile.
     let expected_ns = 3 * cadence.period_ns - 600_000..3 * cadence.period_ns + 100_000;
-    let spec = two_nodes();
-    let (ns, tap, _) = nic(&egress, &spec);
-    let told = in_netns(ns.as_fd(), || {
-        let core = time::allowed_cpus()[0];
-        time::pin_to(&[core]).unwrap();
-        trap::install_handler();
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-        poll_ms(1);
-        let _ticking = ticks.tick_here(core, 4 * cadence.period_ns).unwrap();
+    let paused_ns = sender.run(4 * cadence.period_ns, |send| {
         let (end, mut buffer, mut most) = (Instant::now() + Duration::from_secs(20), [0; 2048], 0);
         while !expected_ns.contains(&most) && Instant::now() < end {
-            socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
-            let n = rustix::io::read(&tap, &mut buffer).unwrap_or(0);
+            send();
+            let n = rustix::io::read(&sender.tap, &mut buffer).unwrap_or(0);
             let tid =
                 buffer[..n].last_chunk::<TRAILER_BYTES>().map_or(0, |t| u32::from_ne_bytes([t[4], t[5], t[6], t[7]]));
             most = most.max(u64::from(tid >> 22) << 18);
         }
         most
     });
-    let paused_ns = told.unwrap();
     assert!(expected_ns.contains(&paused_ns), "{paused_ns}");
 }
 
@@ -302,36 +331,20 @@ fn a_frame_tells_that_its_senders_core_stood_still() {
 /// meanwhile what it used.
 #[test]
 fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
-    if skip() {
-        return;
-    }
-    let egress = Egress::load().unwrap();
-    let ticks = match CoreTicks::start(&[], Cadence::of_grain(1_000_000), Some(egress.metered())) {
-        Ok(ticks) => ticks,
-        Err(e) => return diecast_quiet::skipped(e.to_string()),
-    };
-    let spec = two_nodes();
-    let (ns, _tap, _) = nic(&egress, &spec);
+    let Some(sender) = Sender::new(Cadence::of_grain(1_000_000)) else { return };
     let hits = |packets: bool| {
-        in_netns(ns.as_fd(), || {
-            let core = time::allowed_cpus()[0];
-            time::pin_to(&[core]).unwrap();
-            trap::install_handler();
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-            poll_ms(1);
-            // Of a period in which no tick comes while the test lasts.
-            let _ticking = ticks.tick_here(core, 3_600_000_000_000).unwrap();
+        // Of a period in which no tick comes while the test lasts.
+        sender.run(3_600_000_000_000, |send| {
             let before = trap::hits();
             for _ in 0..100 {
                 spin(Duration::from_micros(500));
                 if packets {
-                    socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
+                    send();
                 }
                 poll_ms(1);
             }
             trap::hits() - before
         })
-        .unwrap()
     };
     let (without, with) = (hits(false), hits(true));
     // Of 50 ms one after each grain and up to a burst more; with packets only where others took the core for as long.
@@ -342,26 +355,11 @@ fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
 /// come as a burst begins is hit as any other.
 #[test]
 fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
-    if skip() {
-        return;
-    }
-    let egress = Egress::load().unwrap();
     let cadence = Cadence::of_grain(500_000);
-    let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
-        Ok(ticks) => ticks,
-        Err(e) => return diecast_quiet::skipped(e.to_string()),
-    };
-    let spec = two_nodes();
-    let (ns, _tap, _) = nic(&egress, &spec);
+    let Some(sender) = Sender::new(cadence) else { return };
     // Hits that say so, and all, in bursts of 500 us of which a part comes before the packet.
     let hits = |before_us: u64| {
-        in_netns(ns.as_fd(), || {
-            let core = time::allowed_cpus()[0];
-            time::pin_to(&[core]).unwrap();
-            trap::install_handler();
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-            poll_ms(1);
-            let _ticking = ticks.tick_here(core, cadence.period_ns).unwrap();
+        sender.run(cadence.period_ns, |send| {
             let (mut say, mut all) = (0, 0);
             for burst in 0..320 {
                 let mut had = trap::hits();
@@ -376,7 +374,7 @@ fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
                         had = trap::hits();
                     }
                     if packet {
-                        socket.send_to(&[7; 100], (spec.nodes[1].ipv4, 7000)).unwrap();
+                        send();
                     }
                 }
                 // Of no even length, or ticks come at certain places of the bursts.
@@ -384,7 +382,6 @@ fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
             }
             (say, all)
         })
-        .unwrap()
     };
     diecast_quiet::look(|| {
         let ((none, often), (each, seldom)) = (hits(50), hits(480));

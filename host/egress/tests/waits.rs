@@ -59,14 +59,9 @@ fn node(egress: &Egress, n: usize) -> Node {
     Node { cookie, busy: in_netns(ns.as_fd(), || (0..n).map(|_| busy()).collect()).unwrap() }
 }
 
-fn run_delay_ns(pid: u32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-    text.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 /// What a node waited for during a look, and what schedstat has for the same time.
 fn look(egress: &Egress, node: &Node) -> (Waits, u64) {
-    let delay = || node.busy.iter().map(|p| run_delay_ns(p.0.id())).sum::<u64>();
+    let delay = || node.busy.iter().map(|p| diecast_quiet::run_delay_ns(p.0.id())).sum::<u64>();
     std::thread::sleep(Duration::from_millis(50));
     let (a, delay_a) = (egress.waits(node.cookie).unwrap(), delay());
     std::thread::sleep(LOOK);

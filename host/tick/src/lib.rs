@@ -18,8 +18,8 @@ const WORKS: &str = "works";
 /// grains would hit a busy thread after one in the mean. No round number: a program that wakes up periodically is met at
 /// all phases of its period, since 2 / 1.854 is far from all fractions of small numbers (3/2 of the golden section).
 const PERIOD_MILLIGRAINS: u64 = 1_854;
-/// `struct meter` of a thread without a hit so far, as it lies in memory: no instant of its last, and
-/// nothing else.
+/// `struct meter` of a thread without a hit so far, as it lies in memory: no instant of its last, nothing
+/// else.
 const NEVER: [u64; 10] = [u64::MAX, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// Why hits can't come from a clock of each core.

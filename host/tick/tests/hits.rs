@@ -93,12 +93,6 @@ fn a_hit_tells_for_how_long_the_core_stood_still_before_a_late_tick() {
     });
 }
 
-/// How long this thread has waited for cores, as the kernel says, ns.
-fn run_delay_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    text.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
 #[test]
 fn hits_tell_how_long_their_thread_has_waited_for_its_core() {
     let Some(ticks) = ticks(&[]) else { return };
@@ -122,7 +116,7 @@ fn hits_tell_how_long_their_thread_has_waited_for_its_core() {
         while off_ns.len() < 41 && Instant::now() < end {
             let hits = trap::hits();
             while trap::hits() == hits && Instant::now() < end {}
-            let (told, delay_ns) = (delay_before_ns(trap::told()), run_delay_ns());
+            let (told, delay_ns) = (delay_before_ns(trap::told()), diecast_quiet::run_delay_ns("thread-self"));
             let one_more = trap::hits() == hits + 1;
             if let (true, Some(told_ns @ 50_000..), Some(last_ns)) = (one_more, told, last) {
                 off_ns.push((delay_ns - last_ns).abs_diff(told_ns));

@@ -309,6 +309,12 @@ fn repeat(
     unreachable!("the last look holds or ends the test");
 }
 
+/// How long a thread or process, a name below /proc, has waited for cores, ns. Source: schedstat.
+pub fn run_delay_ns(task: impl std::fmt::Display) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{task}/schedstat")).expect("schedstat");
+    text.split_whitespace().nth(1).and_then(|ns| ns.parse().ok()).expect("a time of waiting")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
