@@ -19,10 +19,64 @@ public class Guest {
         System.out.flush();
     }
 
-    static void await(String name, long ms, Part part) throws Exception {
-        long before = System.nanoTime();
-        part.run();
-        say("wait " + name + " " + ms * 1000000 + " " + (System.nanoTime() - before));
+    /** Waits of `ms`, each told by a line that begins with `word`. */
+    record Waits(String word, int ms) {
+        void await(String name, Part part) throws Exception {
+            long before = System.nanoTime();
+            part.run();
+            say(word + " " + name + " " + ms * 1000000L + " " + (System.nanoTime() - before));
+        }
+
+        void run() throws Exception {
+            await("sleep", () -> Thread.sleep(ms));
+            Object monitor = new Object();
+            await("monitor", () -> {
+                synchronized (monitor) {
+                    monitor.wait(ms);
+                }
+            });
+            // It may end early, so it is not timed.
+            LockSupport.parkNanos(ms * 1000000L);
+            await("latch", () -> say("= latch " + new CountDownLatch(1).await(ms, TimeUnit.MILLISECONDS)));
+            var pool = Executors.newScheduledThreadPool(2);
+            await("schedule", () -> say("= schedule " + pool.schedule(() -> 7, ms, TimeUnit.MILLISECONDS).get()));
+            pool.shutdown();
+            sockets();
+        }
+
+        void sockets() throws Exception {
+            // The echo's socket stays open until the other side has run into its timeout.
+            var end = new CountDownLatch(1);
+            try (var server = new ServerSocket(0)) {
+                var echo = new Thread(() -> {
+                    try (Socket s = server.accept()) {
+                        int c = s.getInputStream().read();
+                        Thread.sleep(ms);
+                        s.getOutputStream().write(c + 1);
+                        end.await();
+                    } catch (Exception e) {
+                        say("= server " + e);
+                    }
+                });
+                echo.start();
+                try (var s = new Socket("127.0.0.1", server.getLocalPort())) {
+                    await("socket", () -> {
+                        s.getOutputStream().write(41);
+                        say("= echo " + s.getInputStream().read());
+                    });
+                    s.setSoTimeout(ms);
+                    await("so_timeout", () -> {
+                        try {
+                            s.getInputStream().read();
+                        } catch (SocketTimeoutException e) {
+                            say("= socket timed out");
+                        }
+                    });
+                }
+                end.countDown();
+                echo.join();
+            }
+        }
     }
 
     /** CPU time of all threads, ns: the JVM's own count of it has ticks of 10 ms. */
@@ -50,52 +104,10 @@ public class Guest {
             idle(Integer.parseInt(args[1]));
             return;
         }
-        // Once for the class loader, so that the second one arrives when it says.
-        say("warm " + System.nanoTime());
+        // Once for the class loader: what is judged is how long waits take, not how long classes take to load.
+        new Waits("warm", 1).run();
         say("stamp start " + System.nanoTime());
-        await("sleep", 50, () -> Thread.sleep(50));
-        Object monitor = new Object();
-        await("monitor", 50, () -> {
-            synchronized (monitor) {
-                monitor.wait(50);
-            }
-        });
-        LockSupport.parkNanos(50000000);
-        await("latch", 50, () -> say("= latch " + new CountDownLatch(1).await(50, TimeUnit.MILLISECONDS)));
-        var pool = Executors.newScheduledThreadPool(2);
-        await("schedule", 50, () -> say("= schedule " + pool.schedule(() -> 7, 50, TimeUnit.MILLISECONDS).get()));
-        pool.shutdown();
-        // The echo's socket stays open until the other side has run into its timeout.
-        var end = new CountDownLatch(1);
-        try (var server = new ServerSocket(0)) {
-            var echo = new Thread(() -> {
-                try (Socket s = server.accept()) {
-                    int c = s.getInputStream().read();
-                    Thread.sleep(40);
-                    s.getOutputStream().write(c + 1);
-                    end.await();
-                } catch (Exception e) {
-                    say("= server " + e);
-                }
-            });
-            echo.start();
-            try (var s = new Socket("127.0.0.1", server.getLocalPort())) {
-                await("socket", 40, () -> {
-                    s.getOutputStream().write(41);
-                    say("= echo " + s.getInputStream().read());
-                });
-                s.setSoTimeout(50);
-                await("so_timeout", 50, () -> {
-                    try {
-                        s.getInputStream().read();
-                    } catch (SocketTimeoutException e) {
-                        say("= socket timed out");
-                    }
-                });
-            }
-            end.countDown();
-            echo.join();
-        }
+        new Waits("wait", 50).run();
         say("= child " + new ProcessBuilder("sh", "-c", "sleep 0.02; exit 6").start().waitFor());
         System.gc();
         say("stamp end " + System.nanoTime());
