@@ -1,6 +1,7 @@
 //! What a frame costs, in a small form; `benches/frame.sh` measures it properly.
 
-use std::process::Command;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 
 use diecast_tests::{World, alone, c, cost, diecast, run_with, target_dir, value};
 
@@ -35,7 +36,12 @@ fn switches() {
         let r = run_with(world, options, &[&guest, "8000"], b"", &[]);
         (value(&r.lines(), "each") as f64, r.stderr)
     };
-    let (native_ns, _) = each(&[], "1");
+    // What keeps the cores awake for a frame is there in both: where it has to be threads, a switch beside one of them is
+    // dearer, and a wake-up cheaper.
+    let (native_ns, _) = {
+        let _awake = Sleeper::start();
+        each(&[], "1")
+    };
     let (framed_ns, stats) = each(&["--cores", "1", "--grain", "100us", "--stats"], "4");
     let words: Vec<&str> = stats.split_whitespace().collect();
     let at = words.windows(3).position(|w| w == ["ns", "a", "switch),"]).expect("statistics");
@@ -44,6 +50,28 @@ fn switches() {
     assert!((0.0..100_000.0).contains(&added_ns), "{stats}");
     // Charged to the program the two parts of it would be 2 x added_ns.
     assert!(framed_ns <= native_ns + 1.4 * added_ns + 1_000.0, "{native_ns} {framed_ns} {added_ns}");
+}
+
+/// A metered frame in which nothing happens, as long as it lives.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        let mut frame = Command::new(diecast());
+        frame.args(["frame", "--tdf", "4", "--grain", "100us", "--", "sh", "-c", "echo up; exec sleep 600"]);
+        let mut child = frame.stdout(Stdio::piped()).spawn().expect("diecast starts");
+        let mut said = [0; 3];
+        child.stdout.take().expect("piped").read_exact(&mut said).expect("a line");
+        assert_eq!(&said, b"up\n");
+        Sleeper(child)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A hit every 5 ms of CPU time puts its thread to sleep for 45 ms, mostly with the lock held: who waits for it has it go on.

@@ -195,6 +195,30 @@ fn a_frame_has_the_cores_that_it_was_given() {
     }
 }
 
+/// Threads that share the only core of their machine do not wake each other across two of this host's. /proc/self/status shows
+/// the host's cores (LIMITS.md).
+#[test]
+fn a_metered_frame_keeps_to_as_many_cores_as_it_has() {
+    let host = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    if host < 2 {
+        diecast_quiet::skipped("this host has one core");
+        return;
+    }
+    let on = |cores: usize| {
+        let _turn = beside();
+        let cores = cores.to_string();
+        let show = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+        let r = run_with(World::Frame("10"), &["--cores", &cores], &show, b"", &[]);
+        let list = r.text().trim().rsplit('\t').next().unwrap_or_default().to_owned();
+        let counts = list.split(',').map(|part| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            last.parse::<usize>().expect("a number") - first.parse::<usize>().expect("a number") + 1
+        });
+        counts.sum::<usize>()
+    };
+    assert_eq!([on(1), on(host), on(2 * host)], [1, host, host]);
+}
+
 /// Nice values, SCHED_IDLE and bursts of a heavier thread: a busy thread has the part of the core that it has natively.
 /// SCHED_FIFO, which would keep others from a core of this host, is held against what the kernel leaves them, a twentieth.
 #[test]

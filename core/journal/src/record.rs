@@ -88,7 +88,8 @@ pub struct Header {
     /// Start on the lab's virtual CLOCK_MONOTONIC.
     #[serde(with = "wire::virt_ns")]
     pub v_start_ns: VirtNs,
-    /// Start as nanoseconds since the Unix epoch, for people.
+    /// Start on the nodes' wall clocks, ns since the Unix epoch: what captures and programs' logs count from. It was the host's
+    /// as the lab got its clock, a moment before.
     pub unix_start_ns: u64,
 }
 

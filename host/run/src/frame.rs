@@ -17,6 +17,7 @@ use diecast_host_supervisor::{
 use diecast_host_sys::{Tid, process, ptrace, seccomp, socket, time};
 use diecast_host_tick::{Cadence, TickError};
 
+use crate::cores::Cores;
 use crate::host_watch;
 
 /// What to run and how.
@@ -129,7 +130,8 @@ fn forward_signals() {
 /// Runs a command in a frame and waits for it and for everything it left.
 pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
-    let host_cores = time::allowed_cpus().len() as u32;
+    let allowed = time::allowed_cpus();
+    let host_cores = allowed.len() as u32;
     let cores = o.cores.unwrap_or(host_cores);
     let grain_ns = o.grain_ns.unwrap_or_else(|| grain_for(o.tdf, cores, speed_ppm, host_cores));
     let mut doubts = Vec::new();
@@ -154,9 +156,11 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     if let Some(ticks) = meters.as_ref().and_then(Meters::ticks) {
         node.hit_by(ticks);
     }
+    let own = Cores::take(cores as usize, allowed);
     let awake = if metered {
+        let on = own.cpus.iter().map(|cpu| *cpu as u32).collect();
         Some(
-            host_watch::keep_awake(vec![(node.clone(), Vec::new())], None)
+            host_watch::keep_awake(vec![(node.clone(), on)], None)
                 .map_err(host("starting threads that keep cores awake"))?,
         )
     } else {
@@ -176,9 +180,11 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let program = o.command[0].to_string_lossy().into_owned();
     let child_end = theirs.try_clone().map_err(host("making a socket"))?;
     let mask = process::signal_mask();
+    let cpus = own.cpus.clone();
     process::before_exec(&mut command, move || {
         process::set_signal_mask(&mask);
         process::give_sigchld_back();
+        time::pin_to(&cpus)?;
         process::set_parent_death_signal(libc::SIGKILL)?;
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
         let listener = seccomp::install_with_or_without_privilege(&filter)?;
@@ -214,7 +220,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             "diecast: {left} processes were still running when the command ended; they were ended with their frame"
         );
     }
-    drop((probe, awake));
+    drop((probe, awake, own));
     supervisor.stop();
     let counts = supervisor.counts();
     let p = node.page();

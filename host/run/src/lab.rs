@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::{Mode, Protocol};
@@ -231,6 +231,7 @@ fn read_files(plan: &Plan, base: &Path) -> Result<BTreeMap<String, Vec<NodeFile>
 
 fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meters: Option<&Meters>) -> Header {
     let r = RealNs(time::monotonic_ns());
+    let v = frame.v_of(r);
     let nodes = plan.nodes.iter().map(|n| NodeFacts {
         name: n.name.clone(),
         machine_type: n.machine_type.clone(),
@@ -254,8 +255,8 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meter
         host: host_facts(meters.and_then(Meters::hits_from)),
         nodes: nodes.collect(),
         r_start_ns: r,
-        v_start_ns: frame.v_of(r),
-        unix_start_ns: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_nanos() as u64,
+        v_start_ns: v,
+        unix_start_ns: v.0.saturating_add_signed(frame.realtime_offset_ns()),
     }
 }
 

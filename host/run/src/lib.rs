@@ -9,6 +9,7 @@ mod arrivals;
 mod capture;
 mod clocks;
 mod cold;
+mod cores;
 mod facts;
 pub mod frame;
 mod host_use;

@@ -34,6 +34,8 @@ const HITS_MAX: u64 = 16;
 const PAUSE_MAX_NS: u64 = 5_000_000;
 /// Questions by which a look compares switches with an event and without.
 const QUESTIONS: usize = 24;
+/// Rounds of as many for one figure.
+const QUESTION_ROUNDS: usize = 100;
 /// CPU time between two of them at most, ns: the event's timer is set for what is left of a grain.
 const BETWEEN_MAX_NS: u64 = 100_000;
 
@@ -101,6 +103,29 @@ fn question_costs(peer: &mut UnixStream, between_ns: u64) -> io::Result<Vec<u64>
     Ok(costs)
 }
 
+/// Does something beside a thread that answers. It is begun before there is an event, which it would inherit, and stays on this
+/// core, if the calling thread is pinned to it.
+fn asking<T>(ask: impl FnOnce(&mut UnixStream) -> io::Result<T>) -> io::Result<T> {
+    let (mut ours, mut theirs) = UnixStream::pair()?;
+    let answers = std::thread::Builder::new().name("probe".into()).spawn(move || {
+        let mut word = [0];
+        while theirs.read_exact(&mut word).and_then(|()| theirs.write_all(&word)).is_ok() {}
+    })?;
+    let found = ask(&mut ours);
+    drop(ours);
+    let _ = answers.join();
+    found
+}
+
+/// What a question to a thread on the same core costs the calling one, which is pinned, ns of CPU time: a switch, and what is
+/// around it; of some rounds the fastest. None where a hit came with each.
+pub fn question_cost_ns() -> io::Result<Option<u64>> {
+    asking(|peer| {
+        let rounds = (0..QUESTION_ROUNDS).map(|_| Ok(hit_cost(&question_costs(peer, 0)?)));
+        Ok(rounds.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().min())
+    })
+}
+
 /// A probe for the calling thread, which it moves from core to core.
 pub struct Probe {
     count_kernel: bool,
@@ -137,30 +162,20 @@ impl Probe {
     }
 
     /// CPU time that an event of this grain adds to each switch to its thread, ns, on the core of the last look. A core's
-    /// clock adds none.
+    /// clock adds none; what its programs take, 0.2 us where it was measured, the thread pays.
     pub fn switch_cost_ns(&self, grain_ns: u64) -> io::Result<Option<u64>> {
         if self.ticks.is_some() {
             return Ok(Some(0));
         }
         let between_ns = (grain_ns / QUESTIONS as u64).min(BETWEEN_MAX_NS);
-        let (mut ours, mut theirs) = UnixStream::pair()?;
-        // Begun before there is an event, which it would inherit; it stays on this core.
-        let answers = std::thread::Builder::new().name("probe".into()).spawn(move || {
-            let mut word = [0];
-            while theirs.read_exact(&mut word).and_then(|()| theirs.write_all(&word)).is_ok() {}
-        })?;
-        let mut costs = || -> io::Result<Option<u64>> {
+        asking(|peer| {
             let Ok(meter) = Meter::open(Tid(0), grain_ns, 0, self.count_kernel) else { return Ok(None) };
-            let without = hit_cost(&question_costs(&mut ours, between_ns)?);
+            let without = hit_cost(&question_costs(peer, between_ns)?);
             meter.enable()?;
-            let with = question_costs(&mut ours, between_ns);
+            let with = question_costs(peer, between_ns);
             meter.disable()?;
             Ok(hit_cost(&with?).zip(without).map(|(with, without)| with.saturating_sub(without)))
-        };
-        let found = costs();
-        drop(ours);
-        let _ = answers.join();
-        found
+        })
     }
 
     fn hits(&self, hits: Hits) -> io::Result<Vec<Hidden>> {

@@ -4,6 +4,7 @@ use std::io;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
+use diecast_host_supervisor::probe::question_cost_ns;
 use diecast_host_supervisor::{Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
@@ -37,8 +38,9 @@ pub(super) fn meters() -> (Meters, Option<TickError>) {
 }
 
 pub(super) fn all() -> Vec<Check> {
+    let question_ns = question();
     let (meters, why) = meters();
-    let mut checks = vec![meter(&meters), clocks(why)];
+    let mut checks = vec![meter(&meters), clocks(why, &meters, question_ns)];
     if meters.any() {
         checks.extend([delivery(meters.clone()), rate_limit()]);
     }
@@ -47,11 +49,41 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
+/// CPU time of a question to a thread on the same core, ns.
+fn question() -> Option<u64> {
+    on_thread(|| {
+        time::pin_to(&[*time::allowed_cpus().first().unwrap_or(&0)])?;
+        question_cost_ns()
+    })
+    .ok()
+    .flatten()
+}
+
+/// What clocks of cores add to a switch, by a question without and one of a thread that they meter.
+fn added_to_switches(meters: &Meters, without_ns: Option<u64>) -> String {
+    let ticks = meters.ticks();
+    let with_ns = on_thread(move || {
+        trap::install_handler();
+        time::pin_to(&[*time::allowed_cpus().first().unwrap_or(&0)])?;
+        let _ticking = ticks.map(|ticks| ticks.meter_here()).transpose()?;
+        question_cost_ns()
+    });
+    match with_ns.ok().flatten().zip(without_ns) {
+        Some((with, without)) => {
+            let added_us = with.saturating_sub(without) as f64 / 1e3;
+            format!("a switch costs {added_us:.1} us more, which the program pays")
+        }
+        None => "what they add to a switch could not be measured".to_owned(),
+    }
+}
+
 /// Whether hits come from clocks of cores.
-fn clocks(why_not: Option<TickError>) -> Check {
+fn clocks(why_not: Option<TickError>, meters: &Meters, question_ns: Option<u64>) -> Check {
     let s = subject("clocks of cores", Need::Accuracy);
     match why_not {
-        None => s.ok("BPF programs hit whoever has a core at its tick; a switch costs nothing more"),
+        None => {
+            s.ok(format!("BPF programs hit whoever has a core at its tick; {}", added_to_switches(meters, question_ns)))
+        }
         Some(e) => s.degraded(
             e.to_string(),
             "each metered thread has an event of its own, whose timer is set at each switch to it: 1 to 4 us more, in \
