@@ -5,6 +5,7 @@
 
 use crate::cgroup::{Hierarchies, Mount, ROOT, kill_and_wait};
 use crate::error::{NodeError, file};
+use crate::idle_group::IdleGroup;
 use crate::lab::{LAB_FILE, Owner, RECORD_FILE, Resource, STARTING_FILE, STATE_DIR, UNFINISHED, lock};
 use crate::process::ProcessId;
 use crate::runc;
@@ -81,6 +82,7 @@ pub fn clean_in(state: &Path) -> Result<Vec<String>, NodeError> {
         }
     }
     hierarchies.cgroup(ROOT).remove_if_empty();
+    IdleGroup::remove_if_empty(&hierarchies);
     first_error.map_or(Ok(removed), Err)
 }
 

@@ -12,6 +12,7 @@ use diecast_core_cpu::{SpeedWatch, undisturbed_ns};
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
 use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
 use diecast_host_egress::Egress;
+use diecast_host_node::{Hierarchies, IdleGroup};
 use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::{idle, time};
@@ -87,8 +88,8 @@ impl Drop for Beside {
 /// with the cores that it may run on, none for all.
 ///
 /// Where the kernel has a driver for idle cores, it is asked to have them poll. Elsewhere a thread on each that runs only
-/// when nothing else wants to (SCHED_IDLE) does; what wakes up a moment after it went to sleep does not always preempt
-/// that at once, and was up to 3 ms late here.
+/// when nothing else wants to does (SCHED_IDLE, in an [`IdleGroup`]). Without that group, on cgroup v2, what wakes up a moment
+/// after it went to sleep does not always preempt it at once, and was up to 3 ms late here.
 ///
 /// A halted virtual CPU is given to others and comes back with cold caches and TLB: measured here, the same Python work
 /// took 1.9 to 3 times its CPU time in a frame at TDF 10 whose core halted between slices, and 1.0 with this. A dilated
@@ -98,11 +99,15 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
     let polls = idle::driver().and_then(|_| idle::have_cores_poll().ok());
     let metered = nodes.iter().any(|(frame, _)| frame.cpu.metered);
     let rest = polls.is_some().then_some(if metered { AWAKE_REST } else { AWAKE_REST_UNMETERED });
-    let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), _polls: polls };
+    let mut awake =
+        Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), behind: None, _polls: polls };
+    let behind = Hierarchies::detect().ok().filter(|_| rest.is_none()).and_then(|h| IdleGroup::find(&h).ok());
+    awake.behind = behind.map(Arc::new);
     for cpu in time::allowed_cpus() {
-        let seen = awake.seen.clone();
+        let (seen, behind) = (awake.seen.clone(), awake.behind.clone());
         awake.threads.push(Beside::spawn("awake", move |stop| {
             let _ = time::set_timer_slack_ns(AWAKE_SLACK_NS);
+            let _ = behind.map(|group| group.join());
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {
                 stay_awake(stop, cpu, &seen, rest);
             }
@@ -191,6 +196,8 @@ impl Seen {
 pub struct Awake {
     threads: Vec<Beside>,
     seen: Arc<Seen>,
+    /// Where the threads are, to go after them.
+    behind: Option<Arc<IdleGroup>>,
     _polls: Option<File>,
 }
 

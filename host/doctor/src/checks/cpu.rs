@@ -4,6 +4,7 @@ use std::io;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
+use diecast_host_node::{Hierarchies, IdleGroup};
 use diecast_host_supervisor::probe::question_cost_ns;
 use diecast_host_supervisor::{Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
@@ -301,10 +302,20 @@ fn idle_cores() -> Check {
         (Some(driver), Err(_)) => format!("driver {driver}, {} can't be written", idle::LATENCY_REQUEST),
         (None, _) => "no driver for idle cores".to_owned(),
     };
+    let behind = Hierarchies::detect().map_err(io::Error::other).and_then(|h| IdleGroup::find(&h));
     s.degraded(
         found,
-        "threads of diecast keep cores awake instead: a program that wakes up a moment after it went to sleep may be \
-         up to 3 ms late, which is seen at a low TDF",
+        match behind {
+            Ok(_) => {
+                "threads of diecast keep cores awake instead, behind all others: beside one a switch to another program of \
+                 the same core costs up to 1 us more, and a wake-up less"
+            }
+            Err(_) => {
+                "threads of diecast keep cores awake instead, in the control group of its session: a program that wakes up a \
+                 moment after it went to sleep may be up to 3 ms late, which is seen at a low TDF, and a busy one loses up to \
+                 a half of its core to them"
+            }
+        },
         "run as root, on a kernel with CONFIG_CPU_IDLE and, in a virtual machine, CONFIG_HALTPOLL_CPUIDLE",
     )
 }
