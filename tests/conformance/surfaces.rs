@@ -219,6 +219,31 @@ fn a_metered_frame_keeps_to_as_many_cores_as_it_has() {
     assert_eq!([on(1), on(host), on(2 * host)], [1, host, host]);
 }
 
+/// Two busy threads that are pinned to one core of two have half of it each, whatever the other core does.
+#[test]
+fn pinned_threads_share_the_core_that_they_asked_for() {
+    if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
+        diecast_quiet::skipped("this host has one core");
+        return;
+    }
+    diecast_quiet::look(|| {
+        let _turn = alone();
+        let guest = c("weights", false);
+        for of in [&["0@0", "0@0", "0@1"][..], &["0@1", "0@1"], &["0@0", "0@0", "0"]] {
+            let parts = |world, options: &[&str]| -> Vec<f64> {
+                let lines = run_with(world, options, &[&[guest.as_str()], of].concat(), b"", &[]).lines();
+                (0..of.len()).map(|n| value(&lines, &format!("part{n}")) as f64 / 1e3).collect()
+            };
+            let native = parts(World::Native, &[]);
+            let ours = parts(World::Frame("4"), &["--cores", "2"]);
+            println!("{of:?}: {native:.3?} natively, {ours:.3?} at TDF 4");
+            for (native, ours) in native.iter().zip(&ours) {
+                assert!((ours - native).abs() < 0.12, "{of:?}: {ours} at TDF 4, {native} natively");
+            }
+        }
+    });
+}
+
 /// Nice values, SCHED_IDLE and bursts of a heavier thread: a busy thread has the part of the core that it has natively.
 /// SCHED_FIFO, which would keep others from a core of this host, is held against what the kernel leaves them, a twentieth.
 #[test]

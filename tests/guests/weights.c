@@ -1,6 +1,7 @@
 // Threads that want one core, each with a nice value or a policy: what part of the time each has it.
 //
-//   weights SPEC...   SPEC: a nice value; f for SCHED_FIFO; i for SCHED_IDLE; a % after it: in bursts, as a server works
+//   weights SPEC...   SPEC: a nice value; f for SCHED_FIFO; i for SCHED_IDLE; a % after it: in bursts, as a server works;
+//                     @ and a number: pinned to that core
 #include "guest.h"
 #include <pthread.h>
 #include <sys/resource.h>
@@ -22,6 +23,16 @@ static void *work(void *number) {
     if (failed) {
         perror(spec);
         exit(1);
+    }
+    const char *at = strchr(spec, '@');
+    if (at) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(atoi(at + 1), &one);
+        if (sched_setaffinity(0, sizeof one, &one)) {
+            perror(spec);
+            exit(1);
+        }
     }
     while (!begun)
         usleep(1000);

@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 33;
+pub const ABI_VERSION: u32 = 34;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -304,6 +304,8 @@ pub struct NodePage {
     pub rivals: [Rival; RIVALS_MAX],
     /// One for each of `slots`.
     pub shown: [Shown; SLOTS_MAX],
+    /// For each of `slots`, bits of the node's cores that its thread was pinned to at its last hit; 0 for all.
+    pub pinned: [AtomicU64; SLOTS_MAX],
 }
 
 /// A virtual signal disposition, as the program set it.
@@ -638,6 +640,9 @@ impl NodePage {
                 if let Some(shown) = self.shown(tid) {
                     shown.forget();
                 }
+                if let Some(pinned) = self.pinned(tid) {
+                    pinned.store(0, Ordering::Relaxed);
+                }
                 return Some(s);
             }
         }
@@ -658,6 +663,9 @@ impl NodePage {
         for (new, old) in slot.words().into_iter().zip(own.words()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        if let (Some(new), Some(old)) = (self.pinned(to), self.pinned(from)) {
+            new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
         if let (Some(new), Some(old)) = (self.shown(to), self.shown(from)) {
             // The process's time goes on.
             for (new, old) in
@@ -669,13 +677,22 @@ impl NodePage {
         free(from);
     }
 
-    /// What was shown of such a thread.
+    /// Where the slot of a thread is that has one.
     #[inline(never)]
-    pub fn shown(&self, tid: u32) -> Option<&Shown> {
+    fn place(&self, tid: u32) -> Option<usize> {
         let first = slot_hash(tid);
         let mut places = (0..SLOT_PROBES).map(|i| (first + i) % SLOTS_MAX);
-        let at = places.find(|at| self.slots.get(*at).is_some_and(|s| s.tid.load(Ordering::Relaxed) == tid))?;
-        self.shown.get(at)
+        places.find(|at| self.slots.get(*at).is_some_and(|s| s.tid.load(Ordering::Relaxed) == tid))
+    }
+
+    /// What was shown of such a thread.
+    pub fn shown(&self, tid: u32) -> Option<&Shown> {
+        self.shown.get(self.place(tid)?)
+    }
+
+    /// The cores that it is pinned to.
+    pub fn pinned(&self, tid: u32) -> Option<&AtomicU64> {
+        self.pinned.get(self.place(tid)?)
     }
 
     /// The ledger's entries, one per virtual CPU.

@@ -68,6 +68,8 @@ struct Account<'a> {
     switch: (u64, u32),
     slowness: Rate,
     entries: &'a [AtomicU64],
+    /// Those of them that the thread is pinned to, as bits; 0 for all.
+    cores: u64,
     now_v: VirtNs,
     charged_ns: u64,
     cold_ns: u64,
@@ -92,7 +94,7 @@ impl Account<'_> {
         let cost = self.switched(switches, usual);
         let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, usual - cost);
         self.cost_ns += cost;
-        let c = charge(self.entries, self.now_v, earliest, self.slowness.mul_floor(warm));
+        let c = charge(self.entries, self.cores, self.now_v, earliest, self.slowness.mul_floor(warm));
         self.charged_ns += warm;
         self.cold_ns += usual - cost - warm;
         self.slow_ns += cpu_ns - usual;
@@ -116,7 +118,7 @@ impl Account<'_> {
     /// When this much work would have ended, without a charge.
     fn look(&self, earliest: VirtNs, (cpu_ns, seen_ns): (u64, u64), burst: Burst, switches: u64) -> VirtNs {
         let work_v_ns = self.work_v_ns(cpu_ns - self.paused_ns(cpu_ns, seen_ns), burst, switches);
-        finish_of(self.entries, earliest, work_v_ns)
+        finish_of(self.entries, self.cores, earliest, work_v_ns)
     }
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
@@ -221,6 +223,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         switch: (page.switch_cost_ns.load(Relaxed), known_part(page)),
         slowness: page.slowness(),
         entries: page.entries(),
+        cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
         now_v: segment.v_of(now),
         charged_ns: 0,
         cold_ns: 0,
@@ -287,6 +290,7 @@ mod tests {
             switch: (switch_ns, 1 << 16),
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
+            cores: 0,
             now_v: segment.v_of(RealNs(now_ns)),
             charged_ns: 0,
             cold_ns: 0,

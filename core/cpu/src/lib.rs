@@ -64,11 +64,24 @@ pub struct Charge {
     pub clamped: bool,
 }
 
-/// Charges `work_v_ns` that could start at `earliest`, seen at `now`.
+/// Those of a thread's cores (bits; 0 for all) that a ledger of so many entries has, all where that is none: a page can say
+/// anything.
+const fn cores_of(cores: u64, entries: usize) -> u64 {
+    let all = if entries >= 64 { u64::MAX } else { (1 << entries) - 1 };
+    if cores & all == 0 { u64::MAX } else { cores & all }
+}
+
+/// The entries of these cores, with their places.
+fn among(entries: &[AtomicU64], cores: u64) -> impl Iterator<Item = (usize, &AtomicU64)> {
+    entries.iter().enumerate().filter(move |(i, _)| *i >= 64 || cores >> *i & 1 != 0)
+}
+
+/// Charges `work_v_ns` that could start at `earliest`, seen at `now`, to one of `cores` (bits; 0 for all).
 ///
 /// Picks the entry that was free last but not after `earliest` (so that idle virtual CPUs stay idle), else
 /// the one that is free first. All sums saturate.
-pub fn charge(entries: &[AtomicU64], now: VirtNs, earliest: VirtNs, work_v_ns: u64) -> Charge {
+pub fn charge(entries: &[AtomicU64], cores: u64, now: VirtNs, earliest: VirtNs, work_v_ns: u64) -> Charge {
+    let cores = cores_of(cores, entries.len());
     let mut clamped = false;
     let mut forgiven_v_ns = 0;
     let work = if work_v_ns > WORK_MAX_V_NS {
@@ -82,7 +95,7 @@ pub fn charge(entries: &[AtomicU64], now: VirtNs, earliest: VirtNs, work_v_ns: u
     loop {
         let (mut best, mut best_free) = (0usize, u64::MAX);
         let (mut fit, mut fit_free) = (usize::MAX, 0u64);
-        for (i, e) in entries.iter().enumerate() {
+        for (i, e) in among(entries, cores) {
             let free = e.load(Ordering::Relaxed);
             if free <= earliest.0 && (fit == usize::MAX || free > fit_free) {
                 (fit, fit_free) = (i, free);
@@ -113,9 +126,10 @@ pub fn charge(entries: &[AtomicU64], now: VirtNs, earliest: VirtNs, work_v_ns: u
     }
 }
 
-/// When `work_v_ns` that could start at `earliest` would end, without charging it.
-pub fn finish_of(entries: &[AtomicU64], earliest: VirtNs, work_v_ns: u64) -> VirtNs {
-    let free = entries.iter().map(|e| e.load(Ordering::Relaxed)).min().unwrap_or(0);
+/// When `work_v_ns` that could start at `earliest` would end on one of `cores` (bits; 0 for all), without charging it.
+pub fn finish_of(entries: &[AtomicU64], cores: u64, earliest: VirtNs, work_v_ns: u64) -> VirtNs {
+    let cores = cores_of(cores, entries.len());
+    let free = among(entries, cores).map(|(_, e)| e.load(Ordering::Relaxed)).min().unwrap_or(0);
     VirtNs(free.max(earliest.0).saturating_add(work_v_ns))
 }
 
@@ -166,11 +180,24 @@ mod tests {
     }
 
     #[test]
+    fn pinned_work_waits_for_its_own_cores() {
+        let l: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+        let now = VirtNs(1_000);
+        let finish = |cores| charge(&l, cores, now, now, 100).finish.0;
+        assert_eq!([finish(0b10), finish(0b10), finish(0b11)], [1_100, 1_200, 1_100]);
+        assert_eq!(finish_of(&l, 0b10, now, 50).0, 1_250);
+        assert_eq!(finish_of(&l, 0b110, now, 50).0, 1_050);
+        // No core of the ledger: all of them, whatever a page says.
+        assert_eq!([finish(1 << 3), finish(u64::MAX << 7)], [1_100, 1_200]);
+        assert_eq!(charge(&[], 5, now, now, 7).finish.0, 1_007);
+    }
+
+    #[test]
     fn idle_cpu_starts_at_once_and_busy_cpu_queues() {
         let l = ledger(&[0]);
-        let a = charge(&l, VirtNs(1_000_100), VirtNs(1_000_000), 500);
+        let a = charge(&l, 0, VirtNs(1_000_100), VirtNs(1_000_000), 500);
         assert_eq!((a.start.0, a.finish.0), (1_000_000, 1_000_500));
-        let b = charge(&l, VirtNs(1_000_100), VirtNs(1_000_050), 500);
+        let b = charge(&l, 0, VirtNs(1_000_100), VirtNs(1_000_050), 500);
         assert_eq!((b.start.0, b.finish.0), (1_000_500, 1_001_000));
     }
 
@@ -178,18 +205,18 @@ mod tests {
     fn two_cpus_serve_two_threads_and_the_third_waits_for_the_first_free() {
         let l = ledger(&[0, 0]);
         let now = VirtNs(2_000);
-        assert_eq!(charge(&l, now, VirtNs(1_000), 100).finish.0, 1_100);
-        assert_eq!(charge(&l, now, VirtNs(1_000), 300).finish.0, 1_300);
-        assert_eq!(charge(&l, now, VirtNs(1_000), 100).finish.0, 1_200);
+        assert_eq!(charge(&l, 0, now, VirtNs(1_000), 100).finish.0, 1_100);
+        assert_eq!(charge(&l, 0, now, VirtNs(1_000), 300).finish.0, 1_300);
+        assert_eq!(charge(&l, 0, now, VirtNs(1_000), 100).finish.0, 1_200);
         // Free at 1200 and 1300, work at 1250: the first is taken, not the second.
-        assert_eq!(charge(&l, now, VirtNs(1_250), 10).start.0, 1_250);
+        assert_eq!(charge(&l, 0, now, VirtNs(1_250), 10).start.0, 1_250);
     }
 
     #[test]
     fn debt_beyond_the_bound_is_forgiven_and_counted() {
         let l = ledger(&[0]);
         let now = VirtNs(1_000_000_000);
-        let c = charge(&l, now, VirtNs(100), 1_000);
+        let c = charge(&l, 0, now, VirtNs(100), 1_000);
         assert_eq!(c.start.0, now.0 - LAG_MAX_V_NS - 1_000);
         assert!(c.forgiven_v_ns > 0 && !c.clamped);
     }
@@ -197,10 +224,10 @@ mod tests {
     #[test]
     fn corrupt_values_are_clamped_and_counted() {
         let l = ledger(&[u64::MAX]);
-        let c = charge(&l, VirtNs(5), VirtNs(5), u64::MAX);
+        let c = charge(&l, 0, VirtNs(5), VirtNs(5), u64::MAX);
         assert!(c.clamped);
         assert_eq!(c.finish.0, 5 + WORK_MAX_V_NS);
-        assert_eq!(charge(&[], VirtNs(5), VirtNs(5), 7).finish.0, 12);
+        assert_eq!(charge(&[], 0, VirtNs(5), VirtNs(5), 7).finish.0, 12);
     }
 
     #[test]

@@ -132,7 +132,7 @@ mod tests {
             for frame in 0..20 {
                 assert!(receiver.book(&entries, VirtNs(began + frame * 25 * US), 10 * US));
             }
-            finish = charge(&entries, VirtNs(began + 500 * US), VirtNs(finish), 500 * US).finish.0;
+            finish = charge(&entries, 0, VirtNs(began + 500 * US), VirtNs(finish), 500 * US).finish.0;
         }
         assert_eq!(finish, 1000 * (500 + 20 * 10) * US);
     }

@@ -13,7 +13,7 @@ fn concurrent_charges_conserve_work() {
         for _ in 0..4 {
             s.spawn(|| {
                 for _ in 0..1000 {
-                    charge(&ledger, VirtNs(0), VirtNs(0), 7);
+                    charge(&ledger, 0, VirtNs(0), VirtNs(0), 7);
                 }
             });
         }

@@ -16,7 +16,7 @@ use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
 use crate::user::Timespec;
-use crate::{clock, cputimers, interrupt, node, process, sentraps, signals, sites, sys, turns, usage};
+use crate::{clock, cputimers, interrupt, node, process, sched, sentraps, signals, sites, sys, turns, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
 const GAP_MIN_NS: u64 = 10_000;
@@ -248,7 +248,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     burst = ledger::burst_after(burst, work);
     let work = work - cold;
     let work_v = n.slowness().mul_floor(work);
-    let c = ledger::charge(n.entries(), now_v, earliest, work_v);
+    let cores = if n.sched.used() { pinned(told, slot) } else { 0 };
+    let c = ledger::charge(n.entries(), cores, now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
@@ -359,6 +360,17 @@ fn switch_part() -> u32 {
         SWITCHES_UNKNOWN => SWITCH_ONCE,
         part => part,
     }
+}
+
+/// The cores that this thread is pinned to, as bits; 0 for all. Packets are charged to them too from here on.
+#[inline(never)]
+fn pinned(told: u64, slot: &ThreadSlot) -> u64 {
+    let tid = slot.tid.load(Relaxed);
+    let cores = sched::cores_here(told, tid);
+    if let Some(known) = node().pinned(tid) {
+        known.store(cores, Relaxed);
+    }
+    cores
 }
 
 /// CPU time that was the meter's own, in the three places that need it.

@@ -53,6 +53,30 @@ pub fn settle() {
     }
 }
 
+/// The cores that the calling thread asked for, as bits; 0 for all. What a hit tells, where it tells anything of how the thread
+/// is scheduled, saves the question: but not what another thread has just set.
+pub fn cores_here(told: u64, tid: u32) -> u64 {
+    let index = if table().any_waits() {
+        settle();
+        carried_by(own_personality())
+    } else if tells_standing(told) {
+        carried_in(told)
+    } else {
+        carried_by(own_personality())
+    };
+    table().get(index).for_thread(tid).cores
+}
+
+/// Whether a hit tells of how its thread is scheduled: above the meter's number then are 8 bits of nice value plus 21, 4 of the
+/// kernel's policy, and 12 that the thread carries.
+pub fn tells_standing(told: u64) -> bool {
+    told >> 32 & 0xff != 0
+}
+
+pub fn carried_in(told: u64) -> u32 {
+    (told >> 44) as u32 & 0xfff
+}
+
 /// The setting of another thread, by what waits for it or by what it carries. That of a process which may not be looked
 /// at is taken for the default.
 fn of_other(tid: u32) -> Setting {

@@ -7,7 +7,7 @@ use diecast_core_abi::{Rival, ThreadSlot, compete};
 use diecast_core_cpu::{self as ledger, IDLE_WEIGHT, REAL_TIME, USUAL_WEIGHT};
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::node;
+use crate::{node, sched};
 
 /// For how many slices after its turn a thread still counts as one that wants a core: until its next hit, if it does.
 const WANTS_SLICES: u64 = 2;
@@ -18,10 +18,9 @@ const BEHIND_SLICES: u64 = 2;
 const PUT_OFF_SLICES: u64 = 16;
 const SCHED_IDLE: u64 = 5;
 
-/// The weight of a thread by what a hit tells above the meter's number: 8 bits of nice value plus 21, where they are known,
-/// 4 of the kernel's policy, 12 that it carries (see `sched`).
+/// The weight of a thread by what a hit tells (see `sched`).
 pub fn weight_of(told: u64, tid: u32) -> u32 {
-    let (nice, policy, carried) = (told >> 32 & 0xff, told >> 40 & 0xf, (told >> 44) as u32 & 0xfff);
+    let (nice, policy, carried) = (told >> 32 & 0xff, told >> 40 & 0xf, sched::carried_in(told));
     if carried != 0 && node().sched.get(carried).for_thread(tid).policy != 0 {
         REAL_TIME
     } else if policy == SCHED_IDLE {

@@ -262,7 +262,7 @@ impl Monitor {
     fn charge(&self, lab: &LabFrame, real_ns: u64) {
         let p = self.node.page();
         let now = lab.now();
-        ledger::charge(p.entries(), now, now, p.slowness().mul_floor(real_ns));
+        ledger::charge(p.entries(), 0, now, now, p.slowness().mul_floor(real_ns));
         p.counters.charged_by_supervisor_ns.fetch_add(real_ns, Relaxed);
     }
 
