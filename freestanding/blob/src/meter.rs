@@ -248,8 +248,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     burst = ledger::burst_after(burst, work);
     let work = work - cold;
     let work_v = n.slowness().mul_floor(work);
-    let cores = if n.sched.used() { pinned(told, slot) } else { 0 };
-    let c = ledger::charge(n.entries(), cores, now_v, earliest, work_v);
+    let c = charge(told, slot, now_v, earliest, work_v);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
@@ -362,15 +361,19 @@ fn switch_part() -> u32 {
     }
 }
 
-/// The cores that this thread is pinned to, as bits; 0 for all. Packets are charged to them too from here on.
+/// Charges this thread's work to the cores that it is pinned to, as its packets are from here on.
 #[inline(never)]
-fn pinned(told: u64, slot: &ThreadSlot) -> u64 {
-    let tid = slot.tid.load(Relaxed);
-    let cores = sched::cores_here(told, tid);
-    if let Some(known) = node().pinned(tid) {
-        known.store(cores, Relaxed);
+fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns: u64) -> ledger::Charge {
+    let n = node();
+    let mut cores = 0;
+    if n.sched.used() {
+        let tid = slot.tid.load(Relaxed);
+        cores = sched::cores_here(told, tid);
+        if let Some(known) = n.pinned(tid) {
+            known.store(cores, Relaxed);
+        }
     }
-    cores
+    ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
 }
 
 /// CPU time that was the meter's own, in the three places that need it.
