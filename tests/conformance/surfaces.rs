@@ -207,14 +207,11 @@ fn a_metered_frame_keeps_to_as_many_cores_as_it_has() {
     let on = |cores: usize| {
         let _turn = beside();
         let cores = cores.to_string();
-        let show = ["grep", "Cpus_allowed_list", "/proc/self/status"];
+        let show = ["grep", "Cpus_allowed:", "/proc/self/status"];
         let r = run_with(World::Frame("10"), &["--cores", &cores], &show, b"", &[]);
-        let list = r.text().trim().rsplit('\t').next().unwrap_or_default().to_owned();
-        let counts = list.split(',').map(|part| {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            last.parse::<usize>().expect("a number") - first.parse::<usize>().expect("a number") + 1
-        });
-        counts.sum::<usize>()
+        // Words of 32 bits.
+        let mask = r.text().trim().rsplit('\t').next().unwrap_or_default().to_owned();
+        mask.split(',').map(|word| u32::from_str_radix(word, 16).expect("bits").count_ones() as usize).sum::<usize>()
     };
     assert_eq!([on(1), on(host), on(2 * host)], [1, host, host]);
 }
@@ -230,12 +227,8 @@ fn pinned_threads_share_the_core_that_they_asked_for() {
         let _turn = alone();
         let guest = c("weights", false);
         for of in [&["0@0", "0@0", "0@1"][..], &["0@1", "0@1"], &["0@0", "0@0", "0"]] {
-            let parts = |world, options: &[&str]| -> Vec<f64> {
-                let lines = run_with(world, options, &[&[guest.as_str()], of].concat(), b"", &[]).lines();
-                (0..of.len()).map(|n| value(&lines, &format!("part{n}")) as f64 / 1e3).collect()
-            };
-            let native = parts(World::Native, &[]);
-            let ours = parts(World::Frame("4"), &["--cores", "2"]);
+            let native = parts(World::Native, &[], &[&guest], of);
+            let ours = parts(World::Frame("4"), &["--cores", "2"], &[&guest], of);
             println!("{of:?}: {native:.3?} natively, {ours:.3?} at TDF 4");
             for (native, ours) in native.iter().zip(&ours) {
                 assert!((ours - native).abs() < 0.12, "{of:?}: {ours} at TDF 4, {native} natively");
@@ -254,20 +247,21 @@ fn busy_threads_have_parts_of_a_core_by_weight() {
         diecast_quiet::skipped("events of threads don't tell weights, and this host has no clocks of cores");
         return;
     }
-    diecast_quiet::look(parts);
+    diecast_quiet::look(weights);
 }
 
-fn parts() {
+/// What part of a core each thread of the guest `weights` has; `command` ends with the guest.
+fn parts(world: World, options: &[&str], command: &[&str], of: &[&str]) -> Vec<f64> {
+    let lines = run_with(world, options, &[command, of].concat(), b"", &[]).lines();
+    (0..of.len()).map(|n| value(&lines, &format!("part{n}")) as f64 / 1e3).collect()
+}
+
+fn weights() {
     let _turn = alone();
     let guest = c("weights", false);
-    let parts = |world, options: &[&str], before: &[&str], of: &[&str]| {
-        let r = run_with(world, options, &[before, &[guest.as_str()], of].concat(), b"", &[]);
-        let lines = r.lines();
-        (0..of.len()).map(|n| value(&lines, &format!("part{n}")) as f64 / 1e3).collect::<Vec<_>>()
-    };
-    let framed = |tdf, of: &[&str]| parts(World::Frame(tdf), &["--hits", "cores", "--cores", "1"], &[], of);
+    let framed = |tdf, of: &[&str]| parts(World::Frame(tdf), &["--hits", "cores", "--cores", "1"], &[&guest], of);
     for of in [&["0", "0"][..], &["0", "10"], &["0", "5", "5"], &["0", "i"], &["0%", "19"]] {
-        let native = parts(World::Native, &[], &["taskset", "-c", "0"], of);
+        let native = parts(World::Native, &[], &["taskset", "-c", "0", &guest], of);
         let ours = framed("4", of);
         println!("{of:?}: {native:.3?} natively, {ours:.3?} at TDF 4");
         let (all, all_ours) = (native.iter().sum::<f64>(), ours.iter().sum::<f64>());

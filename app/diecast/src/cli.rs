@@ -76,7 +76,7 @@ pub struct FrameArgs {
     /// Speed of each virtual core, 1.0 being a core of this host [default: the smaller of 1 and the TDF]
     #[arg(long, value_parser = speed)]
     pub speed: Option<u32>,
-    /// Virtual cores; with fewer than the host has, a metered program runs on as many of them [default: as many as this
+    /// Virtual cores; with fewer than the host has, the program runs on as many of them [default: as many as this
     /// process may use]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub cores: Option<u32>,

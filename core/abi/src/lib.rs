@@ -616,11 +616,17 @@ impl NodePage {
     /// The slot of a thread that has one.
     #[inline(always)]
     pub fn slot(&self, tid: u32) -> Option<&ThreadSlot> {
+        self.slots.get(self.place(tid)?)
+    }
+
+    /// Where that is.
+    #[inline(always)]
+    fn place(&self, tid: u32) -> Option<usize> {
         let first = slot_hash(tid);
         for i in 0..SLOT_PROBES {
-            let s = self.slots.get((first + i) % SLOTS_MAX)?;
-            if s.tid.load(Ordering::Relaxed) == tid {
-                return Some(s);
+            let at = (first + i) % SLOTS_MAX;
+            if self.slots.get(at)?.tid.load(Ordering::Relaxed) == tid {
+                return Some(at);
             }
         }
         None
@@ -631,16 +637,17 @@ impl NodePage {
     pub fn claim_slot(&self, tid: u32) -> Option<&ThreadSlot> {
         let first = slot_hash(tid);
         for i in 0..SLOT_PROBES {
-            let s = self.slots.get((first + i) % SLOTS_MAX)?;
+            let at = (first + i) % SLOTS_MAX;
+            let s = self.slots.get(at)?;
             if s.tid.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 for word in s.words() {
                     word.store(0, Ordering::Relaxed);
                 }
                 s.busy.store(0, Ordering::Relaxed);
-                if let Some(shown) = self.shown(tid) {
+                if let Some(shown) = self.shown.get(at) {
                     shown.forget();
                 }
-                if let Some(pinned) = self.pinned(tid) {
+                if let Some(pinned) = self.pinned.get(at) {
                     pinned.store(0, Ordering::Relaxed);
                 }
                 return Some(s);
@@ -677,20 +684,14 @@ impl NodePage {
         free(from);
     }
 
-    /// Where the slot of a thread is that has one.
-    #[inline(never)]
-    fn place(&self, tid: u32) -> Option<usize> {
-        let first = slot_hash(tid);
-        let mut places = (0..SLOT_PROBES).map(|i| (first + i) % SLOTS_MAX);
-        places.find(|at| self.slots.get(*at).is_some_and(|s| s.tid.load(Ordering::Relaxed) == tid))
-    }
-
     /// What was shown of such a thread.
+    #[inline(never)]
     pub fn shown(&self, tid: u32) -> Option<&Shown> {
         self.shown.get(self.place(tid)?)
     }
 
     /// The cores that it is pinned to.
+    #[inline(never)]
     pub fn pinned(&self, tid: u32) -> Option<&AtomicU64> {
         self.pinned.get(self.place(tid)?)
     }

@@ -64,15 +64,10 @@ pub struct Charge {
     pub clamped: bool,
 }
 
-/// Those of a thread's cores (bits; 0 for all) that a ledger of so many entries has, all where that is none: a page can say
-/// anything.
-const fn cores_of(cores: u64, entries: usize) -> u64 {
-    let all = if entries >= 64 { u64::MAX } else { (1 << entries) - 1 };
-    if cores & all == 0 { u64::MAX } else { cores & all }
-}
-
-/// The entries of these cores, with their places.
+/// The entries of these cores (bits), with their places; all where that is none: a page can say anything.
 fn among(entries: &[AtomicU64], cores: u64) -> impl Iterator<Item = (usize, &AtomicU64)> {
+    let all = if entries.len() >= 64 { u64::MAX } else { (1 << entries.len()) - 1 };
+    let cores = if cores & all == 0 { all } else { cores };
     entries.iter().enumerate().filter(move |(i, _)| *i >= 64 || cores >> *i & 1 != 0)
 }
 
@@ -81,7 +76,6 @@ fn among(entries: &[AtomicU64], cores: u64) -> impl Iterator<Item = (usize, &Ato
 /// Picks the entry that was free last but not after `earliest` (so that idle virtual CPUs stay idle), else
 /// the one that is free first. All sums saturate.
 pub fn charge(entries: &[AtomicU64], cores: u64, now: VirtNs, earliest: VirtNs, work_v_ns: u64) -> Charge {
-    let cores = cores_of(cores, entries.len());
     let mut clamped = false;
     let mut forgiven_v_ns = 0;
     let work = if work_v_ns > WORK_MAX_V_NS {
@@ -128,7 +122,6 @@ pub fn charge(entries: &[AtomicU64], cores: u64, now: VirtNs, earliest: VirtNs, 
 
 /// When `work_v_ns` that could start at `earliest` would end on one of `cores` (bits; 0 for all), without charging it.
 pub fn finish_of(entries: &[AtomicU64], cores: u64, earliest: VirtNs, work_v_ns: u64) -> VirtNs {
-    let cores = cores_of(cores, entries.len());
     let free = among(entries, cores).map(|(_, e)| e.load(Ordering::Relaxed)).min().unwrap_or(0);
     VirtNs(free.max(earliest.0).saturating_add(work_v_ns))
 }
@@ -181,7 +174,7 @@ mod tests {
 
     #[test]
     fn pinned_work_waits_for_its_own_cores() {
-        let l: Vec<AtomicU64> = (0..3).map(|_| AtomicU64::new(0)).collect();
+        let l = ledger(&[0, 0, 0]);
         let now = VirtNs(1_000);
         let finish = |cores| charge(&l, cores, now, now, 100).finish.0;
         assert_eq!([finish(0b10), finish(0b10), finish(0b11)], [1_100, 1_200, 1_100]);

@@ -367,9 +367,8 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
     let n = node();
     let mut cores = 0;
     if n.sched.used() {
-        let tid = slot.tid.load(Relaxed);
-        cores = sched::cores_here(told, tid);
-        if let Some(known) = n.pinned(tid) {
+        cores = sched::cores_here(told);
+        if let Some(known) = n.pinned(slot.tid.load(Relaxed)) {
             known.store(cores, Relaxed);
         }
     }

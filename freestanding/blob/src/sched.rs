@@ -55,21 +55,14 @@ pub fn settle() {
 
 /// The cores that the calling thread asked for, as bits; 0 for all. What a hit tells, where it tells anything of how the thread
 /// is scheduled, saves the question: but not what another thread has just set.
-pub fn cores_here(told: u64, tid: u32) -> u64 {
-    let index = if table().any_waits() {
-        settle();
-        carried_by(own_personality())
-    } else if tells_standing(told) {
-        carried_in(told)
-    } else {
-        carried_by(own_personality())
-    };
-    table().get(index).for_thread(tid).cores
+pub fn cores_here(told: u64) -> u64 {
+    let holds = tells_standing(told) && !table().any_waits();
+    (if holds { table().get(carried_in(told)) } else { of(0) }).cores
 }
 
 /// Whether a hit tells of how its thread is scheduled: above the meter's number then are 8 bits of nice value plus 21, 4 of the
 /// kernel's policy, and 12 that the thread carries.
-pub fn tells_standing(told: u64) -> bool {
+fn tells_standing(told: u64) -> bool {
     told >> 32 & 0xff != 0
 }
 

@@ -10,7 +10,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::{Cgroup, Hierarchies};
+use crate::cgroup::Hierarchies;
 
 /// Beside the nodes' [`crate::cgroup::ROOT`], whose weight it must not share. All labs and frames have the same.
 const NAME: &str = "diecast-awake";
@@ -25,21 +25,20 @@ const REMOVE_RETRIES: u32 = 5;
 #[derive(Debug)]
 pub struct IdleGroup {
     directory: PathBuf,
-    /// The same, in all hierarchies.
-    cgroup: Cgroup,
 }
 
 impl IdleGroup {
     /// Fails on a v2 host, where a thread can't be apart from its process, and where cgroups may not be made.
-    pub fn find(hierarchies: &Hierarchies) -> io::Result<IdleGroup> {
+    pub fn find() -> io::Result<IdleGroup> {
+        let hierarchies = Hierarchies::detect().map_err(io::Error::other)?;
         if hierarchies.is_v2() {
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 "cgroup v2 keeps the threads of a process together",
             ));
         }
-        let cgroup = hierarchies.cgroup(NAME);
-        let group = IdleGroup { directory: cgroup.directory("cpu").map_err(io::Error::other)?, cgroup };
+        let directory = hierarchies.cgroup(NAME).directory("cpu").map_err(io::Error::other)?;
+        let group = IdleGroup { directory };
         group.make()?;
         Ok(group)
     }
@@ -77,7 +76,7 @@ impl Drop for IdleGroup {
     fn drop(&mut self) {
         // The kernel counts a thread that was just waited for a little longer.
         for _ in 0..REMOVE_RETRIES {
-            self.cgroup.remove_if_empty();
+            let _ = fs::remove_dir(&self.directory);
             if !self.directory.exists() {
                 break;
             }
@@ -92,8 +91,7 @@ mod tests {
 
     #[test]
     fn a_thread_joins_and_the_last_one_removes_it() {
-        let Ok(hierarchies) = Hierarchies::detect() else { return };
-        let Ok(group) = IdleGroup::find(&hierarchies) else {
+        let Ok(group) = IdleGroup::find() else {
             diecast_quiet::skipped("no cgroup of v1 may be made here");
             return;
         };
@@ -109,7 +107,7 @@ mod tests {
             let of_thread = joins.recv().unwrap().unwrap().unwrap();
             assert!(of_thread.lines().any(|l| l.ends_with(":/diecast-awake") && l.contains("cpu")), "{of_thread}");
             // Another's end leaves it to those that use it.
-            drop(IdleGroup::find(&hierarchies).unwrap());
+            drop(IdleGroup::find().unwrap());
             assert!(directory.exists());
             let idle = fs::read_to_string(directory.join("cpu.idle"));
             assert_eq!(idle.map_or(1, |text| text.trim().parse().unwrap()), 1);

@@ -12,7 +12,7 @@ use diecast_core_cpu::{SpeedWatch, undisturbed_ns};
 use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
 use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
 use diecast_host_egress::Egress;
-use diecast_host_node::{Hierarchies, IdleGroup};
+use diecast_host_node::IdleGroup;
 use diecast_host_supervisor::probe::{self, Hits};
 use diecast_host_supervisor::{LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::{idle, time};
@@ -99,10 +99,8 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
     let polls = idle::driver().and_then(|_| idle::have_cores_poll().ok());
     let metered = nodes.iter().any(|(frame, _)| frame.cpu.metered);
     let rest = polls.is_some().then_some(if metered { AWAKE_REST } else { AWAKE_REST_UNMETERED });
-    let mut awake =
-        Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), behind: None, _polls: polls };
-    let behind = Hierarchies::detect().ok().filter(|_| rest.is_none()).and_then(|h| IdleGroup::find(&h).ok());
-    awake.behind = behind.map(Arc::new);
+    let behind = if rest.is_none() { IdleGroup::find().ok().map(Arc::new) } else { None };
+    let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), behind, _polls: polls };
     for cpu in time::allowed_cpus() {
         let (seen, behind) = (awake.seen.clone(), awake.behind.clone());
         awake.threads.push(Beside::spawn("awake", move |stop| {

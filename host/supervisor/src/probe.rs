@@ -34,10 +34,10 @@ const HITS_MAX: u64 = 16;
 const PAUSE_MAX_NS: u64 = 5_000_000;
 /// Questions by which a look compares switches with an event and without.
 const QUESTIONS: usize = 24;
-/// Rounds of as many for one figure.
-const QUESTION_ROUNDS: usize = 100;
 /// CPU time between two of them at most, ns: the event's timer is set for what is left of a grain.
 const BETWEEN_MAX_NS: u64 = 100_000;
+/// Rounds of as many for one figure.
+const QUESTION_ROUNDS: usize = 100;
 
 /// One look at one core.
 #[derive(Clone, Debug)]

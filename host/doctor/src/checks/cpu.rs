@@ -1,15 +1,16 @@
 //! Can CPU time be metered, and do clocks and timers keep their promises?
 
 use std::io;
+use std::sync::Arc;
 
 use diecast_host_egress::Egress;
 use diecast_host_net::kernel_hz;
-use diecast_host_node::{Hierarchies, IdleGroup};
+use diecast_host_node::IdleGroup;
 use diecast_host_supervisor::probe::question_cost_ns;
 use diecast_host_supervisor::{Meters, PerfEvents};
 use diecast_host_sys::perf::Meter;
 use diecast_host_sys::{Tid, idle, time, trap};
-use diecast_host_tick::{Cadence, TickError};
+use diecast_host_tick::{Cadence, CoreTicks, TickError};
 use rustix::thread::{NanosleepRelativeResult, Timespec, nanosleep};
 
 use super::{on_thread, refused, root_or, speed};
@@ -39,7 +40,7 @@ pub(super) fn meters() -> (Meters, Option<TickError>) {
 }
 
 pub(super) fn all() -> Vec<Check> {
-    let question_ns = question();
+    let question_ns = question(None);
     let (meters, why) = meters();
     let mut checks = vec![meter(&meters), clocks(why, &meters, question_ns)];
     if meters.any() {
@@ -50,10 +51,12 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-/// CPU time of a question to a thread on the same core, ns.
-fn question() -> Option<u64> {
-    on_thread(|| {
+/// CPU time of a question to a thread on the same core, ns, of one that these clocks meter, where they are given.
+fn question(ticks: Option<Arc<CoreTicks>>) -> Option<u64> {
+    on_thread(move || {
+        trap::install_handler();
         time::pin_to(&[*time::allowed_cpus().first().unwrap_or(&0)])?;
+        let _ticking = ticks.map(|ticks| ticks.meter_here()).transpose()?;
         question_cost_ns()
     })
     .ok()
@@ -62,14 +65,7 @@ fn question() -> Option<u64> {
 
 /// What clocks of cores add to a switch, by a question without and one of a thread that they meter.
 fn added_to_switches(meters: &Meters, without_ns: Option<u64>) -> String {
-    let ticks = meters.ticks();
-    let with_ns = on_thread(move || {
-        trap::install_handler();
-        time::pin_to(&[*time::allowed_cpus().first().unwrap_or(&0)])?;
-        let _ticking = ticks.map(|ticks| ticks.meter_here()).transpose()?;
-        question_cost_ns()
-    });
-    match with_ns.ok().flatten().zip(without_ns) {
+    match question(meters.ticks()).zip(without_ns) {
         Some((with, without)) => {
             let added_us = with.saturating_sub(without) as f64 / 1e3;
             format!("a switch costs {added_us:.1} us more, which the program pays")
@@ -302,10 +298,9 @@ fn idle_cores() -> Check {
         (Some(driver), Err(_)) => format!("driver {driver}, {} can't be written", idle::LATENCY_REQUEST),
         (None, _) => "no driver for idle cores".to_owned(),
     };
-    let behind = Hierarchies::detect().map_err(io::Error::other).and_then(|h| IdleGroup::find(&h));
     s.degraded(
         found,
-        match behind {
+        match IdleGroup::find() {
             Ok(_) => {
                 "threads of diecast keep cores awake instead, behind all others: beside one a switch to another program of \
                  the same core costs up to 1 us more, and a wake-up less"
