@@ -52,6 +52,14 @@ pub enum HostNetError {
         /// Why.
         error: io::Error,
     },
+    /// A NIC's packets could not be steered to cores.
+    #[error("can't choose the cores that receive for '{device}': {error}")]
+    Steering {
+        /// Device name.
+        device: String,
+        /// Why.
+        error: io::Error,
+    },
     /// The network description is wrong.
     #[error(transparent)]
     Spec(#[from] diecast_core_net::NetError),

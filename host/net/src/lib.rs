@@ -3,6 +3,7 @@
 //! `core/net` decides when a packet leaves; this crate moves it.
 //! * [`create_netns`] makes a namespace that lives as long as its descriptor.
 //! * [`prepare_node`] sets its sysctls for a TDF, makes the node's TAP device and gives it its addresses.
+//! * [`receive_on`] has its packets received on cores of its own.
 //! * [`Way`] joins a node and the host past the emulator.
 //! * [`Emulator`] holds all TAP descriptors in one real-time thread.
 //!
@@ -20,6 +21,7 @@ mod netns;
 mod priority;
 mod share;
 mod stats;
+mod steering;
 mod surplus;
 mod sys;
 mod sysctl;
@@ -35,6 +37,7 @@ pub use gateway::{Way, WayCounts, WayEnd};
 pub use netns::{create_netns, in_netns, netns_cookie};
 pub use priority::{Scheduling, become_fifo};
 pub use stats::{EmulatorStats, LatenessSummary};
+pub use steering::{Backlog, receive_on};
 pub use sysctl::{SysctlOutcome, SysctlRow, ask_for_marks, set_device_sysctls, set_namespace_sysctls};
 pub use tap::{
     LinkCounters, NODE_DEVICE, NicKind, PreparedNode, add_nic, create_tap, link_counters, nic_device, prepare_node,

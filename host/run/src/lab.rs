@@ -15,8 +15,8 @@ use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::{Egress, EgressError};
 use diecast_host_net::{
-    EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, ReceiveLedger, SharedFrame, TRAILER_BYTES, Way,
-    WayEnd, add_nic, create_netns, nic_device, prepare_node_with,
+    Backlog, EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, ReceiveLedger, SharedFrame,
+    TRAILER_BYTES, Way, WayEnd, add_nic, create_netns, nic_device, prepare_node_with, receive_on,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor};
@@ -124,6 +124,8 @@ pub(crate) struct Lab {
     pub egress: Option<Arc<Egress>>,
     /// Cookies of the nodes' namespaces, by node, where packets tell their senders.
     pub cookies: Vec<u64>,
+    /// Of the cores that receive for nodes without a meter.
+    pub backlog: Backlog,
 }
 
 /// Runs a plan. An experiment that fails is no error here: the summary says so. A run that is refused leaves no
@@ -419,7 +421,7 @@ fn set_up(
     let egress = egress.and_then(|e| loaded(e, "latencies below the grain are not emulated", &journal)).map(Arc::new);
     let stamps = egress.clone().or_else(|| load_stamps(&journal).map(Arc::new));
     let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let mut sysctls = SysctlNotes::default();
+    let (mut sysctls, mut receiving) = (SysctlNotes::default(), Vec::<u32>::new());
     for n in &plan.nodes {
         let ns = create_netns().map_err(RunError::host("making a network namespace"))?;
         if let Some(rto) = &initial_rto {
@@ -440,6 +442,19 @@ fn set_up(
             let prepared = prepared.map_err(|e| RunError::Host(format!("making NIC {i} of node {}: {e}", n.name)))?;
             sysctls.add(&prepared.sysctls, plan.tdf);
             taps.push((ix, prepared.tap));
+            // With a meter it is charged for what the emulator's core does for it.
+            if !n.metered {
+                match receive_on(ns.as_fd(), &nic_device(i), &n.cpus) {
+                    Ok(()) => receiving.extend(&n.cpus),
+                    Err(e) => {
+                        let text = format!(
+                            "node {}: its packets are received on the emulator's core, not on its own: {e}",
+                            n.name
+                        );
+                        journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
+                    }
+                }
+            }
         }
         let for_node = ns.try_clone().map_err(RunError::host("copying a descriptor"))?;
         specs.push(node_spec(plan, n, for_node, files.remove(&n.name).unwrap_or_default()));
@@ -558,6 +573,7 @@ fn set_up(
         gateway,
         egress,
         cookies,
+        backlog: Backlog::of(receiving),
     })
 }
 

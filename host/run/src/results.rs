@@ -166,6 +166,14 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
             lab.journal.finding(FindingKind::Warning, None, count, text);
         }
     }
+    match lab.backlog.dropped() {
+        0 => {}
+        count => {
+            let text =
+                format!("{count} frames were lost on cores that had net.core.netdev_max_backlog waiting already");
+            lab.journal.finding(FindingKind::Warning, None, count, text);
+        }
+    }
     if let Some(after) = &measured.emulator_after {
         for node in &plan.nodes {
             let found = nics::faults(&node.nics, after).into_iter().flat_map(|f| nics::findings(&node.name, &f));

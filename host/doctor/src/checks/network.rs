@@ -11,7 +11,8 @@ use diecast_core_net::{Mac, NodeSpec, Subnet, VertexIx};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::{Egress, EgressError};
 use diecast_host_net::{
-    NicKind, SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node, prepare_node_with,
+    NODE_DEVICE, NicKind, SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node,
+    prepare_node_with, receive_on,
 };
 use diecast_host_tcp::InitialRto;
 
@@ -70,6 +71,7 @@ fn node(netns: &OwnedFd) -> Vec<Check> {
         Ok(prepared) => {
             let mut checks = vec![s.ok("one was made in a namespace, with addresses, and removed")];
             checks.extend(judge_sysctls(&prepared.sysctls));
+            checks.push(receiving(netns));
             checks
         }
         Err(e) => vec![s.missing(
@@ -77,6 +79,19 @@ fn node(netns: &OwnedFd) -> Vec<Check> {
             "nodes' packets can't reach the emulator: no labs, only frames",
             root_or("load the module tun (CONFIG_TUN); in a container, pass /dev/net/tun in"),
         )],
+    }
+}
+
+fn receiving(netns: &OwnedFd) -> Check {
+    let s = subject("receiving cores", Need::Accuracy);
+    match receive_on(netns.as_fd(), NODE_DEVICE, &[0]) {
+        Ok(()) => s.ok("nodes without a meter receive on cores of their own (Receive Packet Steering)"),
+        Err(e) => s.degraded(
+            refused(&e),
+            "in modes native and naive the emulator's core does the receive work of nodes, which have more CPU time than \
+             their originals",
+            root_or("use Linux 5.2 or later with CONFIG_RPS"),
+        ),
     }
 }
 

@@ -10,3 +10,4 @@ mod offload;
 mod pause;
 mod priority;
 mod segment;
+mod steering;
