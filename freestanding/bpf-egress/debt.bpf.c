@@ -52,12 +52,14 @@
 #define STARTUP_BURSTS 300
 // Programs are told apart by a hash of their names.
 #define PROGRAMS 1024
-// Units of core/cpu/src/learn.rs. More data than so many units says nothing more: the burst is beyond COLD_MAX_NS.
-#define DATA_ONE 256
+// Units of core/cpu/src/learn.rs. More data than so many units says nothing more: the burst is beyond COUNTED_MAX_NS.
+#define DATA_ONE 64
 #define DATA_MAX 65536
 #define MSG_PEEK 2
 #define NR_SETSOCKOPT 54
 #define COLD_MAX_NS 1000000ull
+// Of a longer burst no more is counted: what else it does hides what its begin costs.
+#define COUNTED_MAX_NS (2 * COLD_MAX_NS)
 // core/cpu/src/hits.rs has the same.
 #define HIT_SUMS 8
 // Of a piece of work in which a hit came as it began: it was overdue and tells nothing.
@@ -468,8 +470,8 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	// What is left is the program's own; of which at least a half, whatever a hit takes.
 	if (cost)
 		cpu_ns -= least(cost->added_ns * b->hits, cpu_ns / 2);
-	if (cpu_ns > COLD_MAX_NS)
-		cpu_ns = COLD_MAX_NS;
+	if (cpu_ns > COUNTED_MAX_NS)
+		cpu_ns = COUNTED_MAX_NS;
 	if (data > DATA_MAX)
 		data = DATA_MAX;
 	cpu_us = cpu_ns / 1000;
@@ -480,7 +482,7 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	__sync_fetch_and_add(&node->bursts[kind][bin].data_square, data * data);
 	__sync_fetch_and_add(&node->bursts[kind][bin].data_us, data * cpu_us);
 	if (bin >= AGED_FROM && b->counted_past)
-		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, cpu_us);
+		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, least(cpu_us, COLD_MAX_NS / 1000));
 }
 
 // CPU time of the present thread.
@@ -520,7 +522,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	// What comes later is beyond what is counted.
-	if (cpu_ns - b->counted_from_ns < COLD_MAX_NS)
+	if (cpu_ns - b->counted_from_ns < COUNTED_MAX_NS)
 		b->data += bytes + RECEIVE_BYTES;
 	return 0;
 }

@@ -19,6 +19,7 @@ use diecast_core_abi::GAP_BINS;
 
 use crate::SWITCHES_MAX;
 use crate::cold::{DISCOUNT_MAX, WHOLE};
+use crate::receive::ReceiveCounts;
 use crate::sums;
 
 /// Kinds of waiting that are told apart: hashes of the system call in which a thread slept and of where its stack was.
@@ -54,7 +55,7 @@ pub struct Bursts {
     pub cpu_ns: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of their CPU times, µs².
     pub square_us2: [[f64; GAP_BINS]; WAIT_KINDS],
-    /// What they have received from sockets, in units of 256 bytes, each receive as 1 KiB more (`bpf-egress`).
+    /// What they have received from sockets, in units of 64 bytes, each receive as 1 KiB more (`bpf-egress`).
     pub data: [[f64; GAP_BINS]; WAIT_KINDS],
     /// Sums of the squares of that.
     pub data_square: [[f64; GAP_BINS]; WAIT_KINDS],
@@ -70,6 +71,17 @@ impl Default for Bursts {
 }
 
 impl Bursts {
+    /// A node's receive work: each frame is a burst, all of one kind.
+    pub fn of_receives(counts: &ReceiveCounts) -> Bursts {
+        let mut all = Bursts::default();
+        for (bin, sums) in counts.iter().enumerate() {
+            let [count, ns, square, data, data_square, data_ns] = sums.map(|sum| sum as f64);
+            (all.count[0][bin], all.cpu_ns[0][bin], all.square_us2[0][bin]) = (count, ns, square * 1024.0 / 1e6);
+            (all.data[0][bin], all.data_square[0][bin], all.data_us[0][bin]) = (data, data_square, data_ns / 1e3);
+        }
+        all
+    }
+
     /// Adds newer bursts; what was there counts `keep` of itself (0 to 1).
     pub fn age_and_add(&mut self, keep: f64, newer: &Bursts) {
         sums::age_and_add(keep, self.beside(newer));

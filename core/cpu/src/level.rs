@@ -8,13 +8,15 @@
 
 use diecast_core_abi::GAP_BINS;
 
-use crate::cold::{DISCOUNT_MAX, WHOLE};
+use crate::cold::{COLD_MAX_NS, DISCOUNT_MAX, WHOLE};
 use crate::learn::{BIN_MIN, Bursts};
 
-/// Of fewer bursts at the lower TDF nothing is said.
-const BURSTS_MIN: f64 = 200.0;
+/// Of fewer bursts, there or here, nothing is said.
+const BURSTS_MIN: f64 = 50.0;
+/// A difference that chance would show counts for nothing: it has to be so many times its variance (as in `learn`).
+const CHANCE: f64 = 2.0;
 /// Bursts that are longer in the mean are cold in a part only: what is taken off all work says nothing of them, real ns.
-const SHORT_NS: f64 = 500_000.0;
+const SHORT_NS: f64 = COLD_MAX_NS as f64;
 /// A shape whose mean is a smaller part of what is wanted is none: all sleeps are the same then.
 const SHAPE_MIN: f64 = 0.2;
 /// How far what is taken off may be from what was meant to be, either way.
@@ -34,15 +36,15 @@ impl Default for Level {
 
 impl Level {
     /// The part of its CPU time that a node's work costs beyond what it did at a lower TDF, 0 to 3/4; None where too little
-    /// was seen. Work is measured by what was received: so many bytes, and so much for each receive ([`Bursts::data`]).
+    /// was seen. Work is measured by what was received: so many bytes, and so much for each receive ([`Bursts::data`]). What
+    /// differs by chance counts for nothing.
     pub fn wanted(now: &Bursts, probed: &Bursts) -> Option<f64> {
-        let cost = |b: &Bursts| {
-            let sum = |cells: &[[f64; GAP_BINS]]| cells.iter().flatten().sum::<f64>();
-            let data = sum(&b.data);
-            (sum(&b.count) >= BURSTS_MIN && data > 0.0).then(|| sum(&b.cpu_ns) / data)
-        };
-        let (here, there) = (cost(now)?, cost(probed)?);
-        Some((1.0 - there / here).clamp(0.0, DISCOUNT_MAX as f64 / WHOLE as f64))
+        let (here, there) = (Cost::of(now)?, Cost::of(probed)?);
+        let ratio = there.of_data / here.of_data;
+        let more = 1.0 - ratio;
+        let by_chance = CHANCE * ratio * ratio * (here.variance + there.variance);
+        let more = if more > 0.0 && more * more > by_chance { more - by_chance / more } else { 0.0 };
+        Some(more.min(DISCOUNT_MAX as f64 / WHOLE as f64))
     }
 
     /// Discounts of the same shape over sleeps whose mean over the node's work is `wanted`. In parts of [`WHOLE`], rounded down.
@@ -80,6 +82,27 @@ impl Level {
     }
 }
 
+/// What a unit of data cost.
+struct Cost {
+    of_data: f64,
+    /// Of that, as a part of its square: each burst may have cost more or less than its data.
+    variance: f64,
+}
+
+impl Cost {
+    fn of(b: &Bursts) -> Option<Cost> {
+        let sum = |cells: &[[f64; GAP_BINS]]| cells.iter().flatten().sum::<f64>();
+        let (count, us, data) = (sum(&b.count), sum(&b.cpu_ns) / 1e3, sum(&b.data));
+        if count < BURSTS_MIN || data <= 0.0 || us <= 0.0 {
+            return None;
+        }
+        let of_data = us / data;
+        let left = sum(&b.square_us2) - 2.0 * of_data * sum(&b.data_us) + of_data * of_data * sum(&b.data_square);
+        // Of a ratio of two sums.
+        Some(Cost { of_data, variance: left.max(0.0) / (us * us) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,7 +114,17 @@ mod tests {
             b.count[3][bin] = n;
             b.cpu_ns[3][bin] = n * us * 1e3;
             b.data[3][bin] = n * 2.0;
+            b.square_us2[3][bin] = n * us * us;
+            b.data_square[3][bin] = n * 4.0;
+            b.data_us[3][bin] = n * 2.0 * us;
         }
+        b
+    }
+
+    /// The same, give or take so large a part of each.
+    fn varied(n: f64, us: f64, part: f64) -> Bursts {
+        let mut b = bursts(n, us);
+        b.square_us2[3].iter_mut().for_each(|square| *square *= 1.0 + part * part);
         b
     }
 
@@ -120,11 +153,22 @@ mod tests {
 
     #[test]
     fn too_little_says_nothing_and_dearer_work_takes_nothing_off() {
-        assert_eq!(Level::wanted(&bursts(1_000.0, 160.0), &bursts(90.0, 100.0)), None);
-        assert_eq!(Level::wanted(&bursts(90.0, 160.0), &bursts(200.0, 100.0)), None);
+        assert_eq!(Level::wanted(&bursts(1_000.0, 160.0), &bursts(24.0, 100.0)), None);
+        assert_eq!(Level::wanted(&bursts(24.0, 160.0), &bursts(200.0, 100.0)), None);
         assert_eq!(Level::wanted(&Bursts::default(), &Bursts::default()), None);
         assert_eq!(Level::wanted(&bursts(1_000.0, 100.0), &bursts(200.0, 130.0)), Some(0.0));
         assert_eq!(Level::wanted(&bursts(1_000.0, 1_000.0), &bursts(200.0, 10.0)), Some(0.75));
+    }
+
+    /// Work that differs by as much as it takes: a tenth is nothing after a hundred bursts, and most of it after ten thousand.
+    #[test]
+    fn what_chance_shows_is_not_wanted() {
+        let of = |n, part| Level::wanted(&varied(10.0 * n, 110.0, part), &varied(n, 100.0, part)).unwrap();
+        assert_eq!(of(50.0, 1.0), 0.0);
+        let (known, all) = (of(5_000.0, 1.0), 1.0 - 100.0 / 110.0);
+        assert!((0.9 * all..all).contains(&known) && (of(5_000.0, 0.0) - all).abs() < 1e-9, "{known}");
+        // A server whose work is nearly always the same.
+        assert!((0.9 * all..all).contains(&of(50.0, 0.1)), "{}", of(50.0, 0.1));
     }
 
     /// Hits see sleeps as too short and take off two thirds of what is meant.
@@ -149,7 +193,7 @@ mod tests {
         assert!((level.trim - OFF_MAX).abs() < 1e-9);
         // Long bursts are cold in a part only.
         let mut long = Level::default();
-        long.follow(&bursts(10.0, 900.0), wanted, 10, 1_000_000);
+        long.follow(&bursts(10.0, 1100.0), wanted, 10, 1_000_000);
         assert!((long.trim - 1.0).abs() < 1e-12);
     }
 }

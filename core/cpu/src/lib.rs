@@ -36,7 +36,7 @@ pub use hits::{HIT_SUMS, HitSums};
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 #[cfg(feature = "alloc")]
 pub use level::Level;
-pub use receive::{RECEIVE_MAX_NS, Received, Receiver};
+pub use receive::{RECEIVE_MAX_NS, ReceiveCounts, Received, Receiver};
 pub use speed::{SpeedWatch, at_usual_speed, stood_still_ns, undisturbed_ns};
 pub use weights::{
     IDLE_WEIGHT, Part, REAL_TIME, USUAL_WEIGHT, charged_since, heavier_is_behind, part_of, weight_of_nice,

@@ -4,20 +4,32 @@
 //! stack sends in answer. On the original machine the same work is done by the machine's own processor, before the
 //! program that waits for the packet, and instead of one that computes. So it is charged to the node's ledger, on the
 //! virtual CPU that is free first.
+//!
+//! It is the colder the longer the node has rested, more than what programs do. So frames are counted by how long that was,
+//! for `learn`, and what is cold of them has a table of its own.
 
-use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::NodePage;
+use diecast_core_abi::{GAP_BINS, NodePage};
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::{LAG_MAX_V_NS, at_usual_speed, warm_ns};
+use crate::{LAG_MAX_V_NS, at_usual_speed, gap_bin, warm_ns};
 
 /// The longest that one frame is taken to have kept the kernel busy, real ns. What takes longer was interrupted: a
 /// whole window of segments that one acknowledgement lets go takes half as long.
 pub const RECEIVE_MAX_NS: u64 = 250_000;
 
-/// The receiving side of a node. One thread writes it, others read.
+/// Sums that are kept of the frames after a rest of some length: how many, ns, ns²/1024, units of data, their squares, and
+/// units times ns.
+pub const RECEIVE_SUMS: usize = 6;
+/// Frames by how long the node had rested, in bins as [`gap_bin`] has them.
+pub type ReceiveCounts = [[u64; RECEIVE_SUMS]; GAP_BINS];
+/// Units of data in a frame: so many bytes each, and so many beside.
+const DATA_ONE: u64 = 256;
+const DATA_BESIDE: u64 = 4;
+
+/// The receiving side of a node. Who delivers a frame charges for it, others read, and set what is cold.
 #[derive(Debug, Default)]
 pub struct Receiver {
     /// Charged, real CPU ns.
@@ -30,6 +42,9 @@ pub struct Receiver {
     free_v_ns: AtomicU64,
     /// When the last of it ended, real.
     last_r_ns: AtomicU64,
+    counts: [[AtomicU64; RECEIVE_SUMS]; GAP_BINS],
+    /// What a frame costs more than on the original machine, by how long the node had rested.
+    cold_discount: [AtomicU32; GAP_BINS],
 }
 
 /// What became of a node's receive work, real CPU ns since the start.
@@ -53,21 +68,48 @@ impl Receiver {
         }
     }
 
-    /// Charges the node of `page` for a frame that the kernel worked on from `begun` to `ended`.
-    pub fn charge(&self, page: &NodePage, begun: RealNs, ended: RealNs) {
+    /// All frames so far, but those that came while cores were slow or took longer than a frame can.
+    pub fn counts(&self) -> ReceiveCounts {
+        core::array::from_fn(|bin| core::array::from_fn(|i| self.counts[bin][i].load(Relaxed)))
+    }
+
+    /// From here on takes so much off, by how long the node has rested: parts as in the node's page.
+    pub fn set_cold_discount(&self, table: &[u32; GAP_BINS]) {
+        self.cold_discount.iter().zip(table).for_each(|(cell, part)| cell.store(*part, Relaxed));
+    }
+
+    /// Charges the node of `page` for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
+    pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, ended: RealNs) {
         let took_ns = ended.since(begun).0;
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));
         self.last_r_ns.store(ended.0, Relaxed);
         // Before its first frame a node has not been watched: no sleep is known.
         let gap_ns = if last_r.0 == 0 { 0 } else { begun.since(last_r).0 };
-        let usual_ns = at_usual_speed(page.slow_discount.load(Relaxed), took_ns).min(RECEIVE_MAX_NS);
-        let work_ns = warm_ns(&page.cold_discount, gap_ns, 0, usual_ns);
-        add(&self.cut_ns, took_ns - work_ns);
+        let work_ns = self.work_ns(page.slow_discount.load(Relaxed), gap_ns, took_ns, bytes);
         let now = page.segment().v_of(begun);
         if self.book(page.entries(), now, page.slowness().mul_floor(work_ns)) {
             add(&self.charged_ns, work_ns);
         } else {
             add(&self.beyond_ns, work_ns);
+        }
+    }
+
+    /// What of a frame's work after a rest is the original machine's; counts the frame.
+    fn work_ns(&self, slow_discount: u32, gap_ns: u64, took_ns: u64, bytes: usize) -> u64 {
+        let usual_ns = at_usual_speed(slow_discount, took_ns).min(RECEIVE_MAX_NS);
+        if gap_ns > 0 && usual_ns == took_ns {
+            self.count(gap_ns, took_ns, bytes as u64 / DATA_ONE + DATA_BESIDE);
+        }
+        let work_ns = warm_ns(&self.cold_discount, gap_ns, 0, usual_ns);
+        add(&self.cut_ns, took_ns - work_ns);
+        work_ns
+    }
+
+    /// Sums stay below 2^63 for 10^10 frames.
+    fn count(&self, gap_ns: u64, ns: u64, data: u64) {
+        let Some(sums) = self.counts.get(gap_bin(gap_ns)) else { return };
+        for (sum, more) in sums.iter().zip([1, ns, ns * ns / 1024, data, data * data, data * ns]) {
+            add(sum, more);
         }
     }
 
@@ -169,5 +211,24 @@ mod tests {
         let free = free(&entries)[0];
         assert!((free - (999 * MS + 900 * US)) <= LAG_MAX_V_NS + 200 * US, "{free}");
         assert!((5_000..5_400).contains(&taken), "{taken}");
+    }
+
+    /// 20 µs of work each after rests of 1 and 16 ms, of which the latter are to cost half.
+    #[test]
+    fn what_is_cold_of_a_frame_is_not_charged() {
+        let receiver = Receiver::default();
+        let mut table = [0; GAP_BINS];
+        table[gap_bin(16 * MS)] = 1 << 15;
+        receiver.set_cold_discount(&table);
+        let work = |gap_ns| receiver.work_ns(0, gap_ns, 20 * US, 600);
+        assert_eq!([MS, 16 * MS, MS, 16 * MS].map(work), [20 * US, 10 * US, 20 * US, 10 * US]);
+        assert_eq!(work(0), 20 * US);
+        assert_eq!(receiver.work_ns(0, MS, 2 * RECEIVE_MAX_NS, 600), RECEIVE_MAX_NS);
+        assert_eq!(receiver.received().cut_ns, 2 * 10 * US + RECEIVE_MAX_NS);
+        // No evidence: no rest was known before the one, and the other took longer than a frame can.
+        let of_two = [2, 40 * US, 2 * (20 * US * 20 * US / 1024), 12, 72, 12 * 20 * US];
+        let mut all = [[0; RECEIVE_SUMS]; GAP_BINS];
+        (all[gap_bin(MS)], all[gap_bin(16 * MS)]) = (of_two, of_two);
+        assert_eq!(receiver.counts(), all);
     }
 }

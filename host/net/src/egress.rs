@@ -31,8 +31,8 @@ pub trait EgressLedger: Send + Sync {
 
 /// Charges receivers.
 pub trait ReceiveLedger: Send + Sync {
-    /// Charges the node with this index for a frame that the kernel worked on from `begun` to `ended`.
-    fn charge_receiver(&self, node: usize, begun: RealNs, ended: RealNs);
+    /// Charges the node with this index for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
+    fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs);
 }
 
 /// The trailer behind a frame: where it begins, and what it says (see [`parse`]). `None` when there is none, then the

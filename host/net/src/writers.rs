@@ -170,7 +170,8 @@ impl Hand {
         let took = cpu.map_or(ended.since(begun), |cpu| RealSpan(thread_cpu().0 - cpu.0));
         self.written.receive_work[nic].0 += took.0;
         if let Some(receivers) = &self.receivers {
-            receivers.charge_receiver(nic, begun, begun.plus(took));
+            let bytes = parts.iter().map(|part| part.len()).sum();
+            receivers.charge_receiver(nic, bytes, begun, begun.plus(took));
         }
         ended
     }

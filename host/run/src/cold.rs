@@ -56,6 +56,8 @@ struct Learner {
     level: Level,
     /// Taken off for cold code, and charged, by the last look of the level, real CPU ns.
     level_read: [u64; 2],
+    /// The same of what the kernel does for the node when frames come.
+    receives: Receives,
     hits: HitSums,
     /// Hits, and what the blob saw of them, ns; both by the last reading.
     hits_seen: [f64; 2],
@@ -63,6 +65,45 @@ struct Learner {
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
     read_at: RealNs,
+}
+
+/// What is known of a node's receive work.
+#[derive(Default)]
+struct Receives {
+    read: Bursts,
+    known: Bursts,
+    /// At the lower TDF.
+    probed: Bursts,
+}
+
+impl Receives {
+    /// Counts what came since the last reading, unless it is of no use.
+    fn look(&mut self, frame: &NodeFrame, of_use: bool, probing: bool) {
+        let now = Bursts::of_receives(&frame.receiver.counts());
+        let new = now.since(&self.read);
+        self.read = now;
+        match (of_use, probing) {
+            (false, _) => {}
+            (true, true) => self.probed.age_and_add(1.0, &new),
+            (true, false) => self.known.age_and_add(kept(KEEP, new.telling()), &new),
+        }
+    }
+
+    fn evidence(&self) -> Bursts {
+        let mut all = self.probed.clone();
+        all.age_and_add(1.0, &self.known);
+        all
+    }
+
+    /// What a frame costs more than in the original. While the lab is probed, nothing.
+    fn table(&self, evidence: &Bursts, of_all: &[f64; GAP_BINS], tdf: f64, probing: bool) -> [u32; GAP_BINS] {
+        if probing {
+            return [0; GAP_BINS];
+        }
+        let table = discounts(&evidence.curve(of_all), 1.0, tdf);
+        Level::wanted(&self.known, &self.probed)
+            .map_or(table, |wanted| Level::default().set(&table, &self.known, wanted))
+    }
 }
 
 impl Learner {
@@ -90,7 +131,9 @@ impl Learner {
         }
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
-        if self.busy(tdf) <= BUSY_MAX && of_one_tdf {
+        let of_use = self.busy(tdf) <= BUSY_MAX && of_one_tdf;
+        self.receives.look(&self.frame, of_use, probing);
+        if of_use {
             let new = new.without(mean_switch_ns(self.frame.page()));
             let ages = now.ages.since(&self.read.ages);
             if probing {
@@ -177,6 +220,7 @@ pub(crate) fn start_learning(
             probing: false,
             level: Level::default(),
             level_read: [0; 2],
+            receives: Receives::default(),
             hits: HitSums::default(),
             hits_seen: [0.0; 2],
             hits_read: [0; 2],
@@ -191,8 +235,16 @@ pub(crate) fn start_learning(
             let evidence: Vec<(Bursts, Ages)> = learners.iter().map(Learner::evidence).collect();
             let of_all = curve_of_all(evidence.iter().map(|(bursts, _)| bursts));
             let growth = growth_of_all(evidence.iter().map(|(_, ages)| ages));
+            let tdf = live.world.tdf().as_f64();
             for (l, evidence) in learners.iter_mut().zip(&evidence) {
-                l.tell(evidence, &of_all, &growth, live.world.tdf().as_f64());
+                l.tell(evidence, &of_all, &growth, tdf);
+            }
+            // One kernel receives for all.
+            let receives: Vec<Bursts> = learners.iter().map(|l| l.receives.evidence()).collect();
+            let of_all = curve_of_all(receives.iter());
+            for (l, evidence) in learners.iter().zip(&receives) {
+                let table = l.receives.table(evidence, &of_all, tdf, l.probing);
+                l.frame.receiver.set_cold_discount(&table);
             }
             std::thread::park_timeout(EVERY);
         }

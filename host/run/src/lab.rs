@@ -358,9 +358,9 @@ impl EgressLedger for NodeLedgers {
 }
 
 impl ReceiveLedger for NodeLedgers {
-    fn charge_receiver(&self, node: usize, begun: RealNs, ended: RealNs) {
+    fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs) {
         if let Some(frame) = self.metered(node) {
-            frame.receiver.charge(frame.page(), begun, ended);
+            frame.receiver.charge(frame.page(), bytes, begun, ended);
         }
     }
 }
