@@ -14,6 +14,7 @@ use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, at_most};
+use crate::summary::node_use;
 use crate::text::percent;
 use crate::waits::{NodeWaits, node_waits};
 
@@ -38,6 +39,8 @@ pub struct Budgets {
     pub escaped_fraction: f64,
     /// Share of a node's CPU time that was not charged because it was colder than on the original machine.
     pub cold_fraction: f64,
+    /// By what share a node's latencies may be wrong for what was taken off by estimate: see [`ConservationTotal::doubt`].
+    pub doubt: f64,
     /// Share of a node's CPU time that was not charged because the host's cores were slow.
     pub taken_off_slow_fraction: f64,
     /// Share of the measured time for which a node's ceiling held it.
@@ -64,6 +67,7 @@ impl Default for Budgets {
             conservation_outside_fraction: 0.0,
             escaped_fraction: 0.02,
             cold_fraction: 0.5,
+            doubt: 1.0,
             taken_off_slow_fraction: 0.5,
             throttled_fraction: 0.001,
             host_probe_spread: 0.5,
@@ -74,6 +78,11 @@ impl Default for Budgets {
     }
 }
 
+/// Part of what is taken off by estimate (the meter's cost, cold code) that may be wrong: where a lab could be held against its
+/// original, a quarter to a half was.
+const ESTIMATE_DOUBT: f64 = 0.5;
+/// A node that is fuller counts as this full: its latencies depend on how long it has been so.
+const FULLEST: f64 = 0.95;
 /// What a meter is meant to cost of what it meters.
 const METER_TARGET: f64 = 0.05;
 /// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
@@ -133,6 +142,9 @@ pub struct ConservationTotal {
     pub measured_used_ns: u64,
     /// What the kernel counted.
     pub used_ns: u64,
+    /// What share of its machine's CPU time the node used while measuring.
+    #[serde(default)]
+    pub fullness: f64,
     /// The meter's own cost.
     pub meter_cost_ns: u64,
     /// Not charged because the work was colder than on the original machine.
@@ -200,6 +212,14 @@ impl ConservationTotal {
         } else {
             self.slow_ns as f64 / (self.slow_ns + self.cold_ns + self.charged_ns) as f64
         }
+    }
+
+    /// By what share the node's latencies may be wrong because what was taken off was estimated: half of that, times how much
+    /// longer a queue gets for each part that its work does, `u / (1 - u)` at a load of `u`.
+    pub fn doubt(&self) -> f64 {
+        let taken_off = (self.meter_cost_ns + self.cold_ns) as f64 / self.used_ns.max(1) as f64;
+        let full = self.fullness.clamp(0.0, FULLEST);
+        ESTIMATE_DOUBT * taken_off * full / (1.0 - full)
     }
 
     /// The meter's own CPU time, as a share of what it meters.
@@ -344,6 +364,12 @@ impl FindingTotal {
     }
 }
 
+/// What share of its machine's CPU time a node used while measuring.
+fn fullness(header: &Header, records: &[Record], node: &str) -> f64 {
+    let node = header.nodes.iter().find(|n| n.name == node);
+    node.map_or(0.0, |n| node_use(n, records, measured_window(header, records).0).cpu_share)
+}
+
 /// The measured phase of a journal: from its begin to the next phase, or the whole run where it has none.
 pub(crate) fn measured_window(header: &Header, records: &[Record]) -> ((VirtNs, VirtNs), (RealNs, RealNs)) {
     let mut begin = None;
@@ -429,7 +455,11 @@ impl Fidelity {
             ledgers,
             conservation: conservation
                 .into_iter()
-                .map(|(node, (total, _))| ConservationTotal { node: node.to_owned(), ..total })
+                .map(|(node, (total, _))| ConservationTotal {
+                    node: node.to_owned(),
+                    fullness: fullness(header, records, node),
+                    ..total
+                })
                 .collect(),
             unaccounted,
             r_throttled_ns: throttled
@@ -569,6 +599,18 @@ impl Fidelity {
                 budgets.cold_fraction,
                 None,
                 "idle caches lose too much on this host: a smaller TDF, or a host with fewer neighbours",
+            ));
+        }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::doubt) {
+            let full = percent(worst.fullness);
+            checks.push(Check::share(
+                format!("latency in doubt for what was taken off ({})", worst.node),
+                worst.doubt(),
+                budgets.doubt,
+                None,
+                &format!(
+                    "it used {full} of its machine, and a part of that is estimated: less load, a larger --grain (2ms)"
+                ),
             ));
         }
         if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::slow_fraction) {

@@ -161,7 +161,11 @@ fn killed(verdict: Verdict) -> Verdict {
     Verdict { trustworthy: false, reasons, ..verdict }
 }
 
-fn node_use(node: &diecast_core_journal::NodeFacts, records: &[Record], v_window: (VirtNs, VirtNs)) -> NodeUse {
+pub(crate) fn node_use(
+    node: &diecast_core_journal::NodeFacts,
+    records: &[Record],
+    v_window: (VirtNs, VirtNs),
+) -> NodeUse {
     let samples = || {
         records.iter().filter_map(|record| match record {
             Record::Sample(sample) if sample.node == node.name => Some(sample),

@@ -116,6 +116,30 @@ fn escaped_cpu_beyond_two_percent_is_named() {
     assert_eq!(verdict(&records).0, ["CPU time that no meter caught (app-1)"]);
 }
 
+/// Half of what was taken off may be wrong, and at a load of 0.9 a queue grows nine times as much.
+#[test]
+fn what_is_taken_off_a_nearly_full_node_is_in_doubt() {
+    let of = |cold_parts: u64, fullness| {
+        let mut fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+        let node = &mut fidelity.conservation[0];
+        (node.cold_ns, node.fullness) = (node.used_ns / 100 * cold_parts, fullness);
+        node.charged_ns -= node.cold_ns;
+        node.errors.clear();
+        (verdict(&fidelity).0, fidelity.conservation[0].doubt())
+    };
+    // The meter took 1.5 % of it.
+    let (reasons, doubt) = of(20, 0.9);
+    assert!((doubt - 0.5 * 0.2148 * 9.0).abs() < 0.01, "{doubt}");
+    assert_eq!(reasons, [""; 0]);
+    assert_eq!(of(22, 0.9).0, ["latency in doubt for what was taken off (app-1)"]);
+    assert_eq!(of(45, 0.7).0, [""; 0]);
+    assert_eq!(of(10, 1.0).0.len(), 1);
+    assert_eq!(of(5, 1.2).1, of(5, 0.95).1, "fuller than full");
+    // It is seen in the samples: 30 % of the machine, and a wave.
+    let fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+    assert!((0.25..0.36).contains(&fidelity.conservation[0].fullness), "{}", fidelity.conservation[0].fullness);
+}
+
 #[test]
 fn a_silent_monitor_is_no_good_news() {
     let without = |drop: fn(&Record) -> bool, mode| {
