@@ -78,11 +78,11 @@ impl Default for Budgets {
     }
 }
 
-/// Part of what is taken off by estimate (the meter's cost, cold code) that may be wrong: where a lab could be held against its
-/// original, a quarter to a half was.
+/// Part of what is taken off by estimate (the meter's cost, cold code) that is taken to be wrong (PROMISES, "Why cold code is
+/// hard": an eighth to two fifths of it, on a host that cools fast more).
 const ESTIMATE_DOUBT: f64 = 0.5;
-/// A node that is fuller counts as this full: its latencies depend on how long it has been so.
-const FULLEST: f64 = 0.95;
+/// A node that is fuller counts as this full: its queue depends on how long it has been so, or on who waits for its answers.
+const FULLEST: f64 = 0.9;
 /// What a meter is meant to cost of what it meters.
 const METER_TARGET: f64 = 0.05;
 /// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
@@ -365,9 +365,9 @@ impl FindingTotal {
 }
 
 /// What share of its machine's CPU time a node used while measuring.
-fn fullness(header: &Header, records: &[Record], node: &str) -> f64 {
+fn fullness(header: &Header, records: &[Record], node: &str, v_window: (VirtNs, VirtNs)) -> f64 {
     let node = header.nodes.iter().find(|n| n.name == node);
-    node.map_or(0.0, |n| node_use(n, records, measured_window(header, records).0).cpu_share)
+    node.map_or(0.0, |n| node_use(n, records, v_window).cpu_share)
 }
 
 /// The measured phase of a journal: from its begin to the next phase, or the whole run where it has none.
@@ -457,7 +457,7 @@ impl Fidelity {
                 .into_iter()
                 .map(|(node, (total, _))| ConservationTotal {
                     node: node.to_owned(),
-                    fullness: fullness(header, records, node),
+                    fullness: fullness(header, records, node, v_window),
                     ..total
                 })
                 .collect(),
