@@ -98,6 +98,12 @@ def warm_up_s(mode, small):
     return 0.2 if small else PROBED_WARM_UP_S.get(mode, WARM_UP_S)
 
 
+def takes_s(cell, mode):
+    """Real seconds of a whole run."""
+    _, tdf, real_s = how_long(cell, mode)
+    return tdf * warm_up_s(mode, False) + real_s + AROUND_S
+
+
 def catalog(cell, mode, block, small):
     """The text, in original units but for `cfs`."""
     service_us, load, _ = CELLS[cell]
@@ -167,7 +173,7 @@ def least_sure(found, o):
     lacking = [(f["runs"], f["cell"], f["mode"]) for rows in found.values() for f in rows
                if any(c.get("judged") == TOO_FEW for c in f["figures"].values())]
     for runs, cell, mode in sorted(lacking):
-        took_s = sum(tdf * warm_up_s(m, False) + real_s + AROUND_S for m in ("native", mode) for _, tdf, real_s in [how_long(cell, m)])
+        took_s = takes_s(cell, "native") + takes_s(cell, mode)
         if not o.broken and time.monotonic() - BEGAN + took_s < min(o.seconds, MORE_UNTIL_S):
             return cell, mode, runs
     return None

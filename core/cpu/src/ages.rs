@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use diecast_core_abi::GAP_BINS;
 
-use crate::learn::{BIN_MIN, KINSHIP_DEVIATION, WAIT_KINDS};
+use crate::learn::{BIN_MIN, KINSHIP_DEVIATION, WAIT_KINDS, more_than_chance};
 use crate::sums;
 
 /// Sums that are kept of the bursts of a cell.
@@ -169,8 +169,7 @@ pub fn growth_of_all<'a>(nodes: impl Iterator<Item = &'a Ages>) -> Growth {
     core::array::from_fn(|age| {
         // The variance of what is found, were the other known.
         let by_chance = sums.variance() / sums.ages[age][age].max(1e-9);
-        let squared = found[age] * found[age];
-        if squared > CHANCE * by_chance { found[age] * (1.0 - CHANCE * by_chance / squared) } else { 0.0 }
+        more_than_chance(found[age], CHANCE * by_chance)
     })
 }
 

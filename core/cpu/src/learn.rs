@@ -44,7 +44,7 @@ const AGED_MAX: f64 = 0.5;
 /// Rounds of the fit; it converges in a few.
 const ROUNDS: usize = 30;
 /// Growth that chance alone would show counts for nothing, and what is seen is less certain by so many times as much.
-const CHANCE: f64 = 2.0;
+pub(crate) const CHANCE: f64 = 2.0;
 
 /// Bursts of a node by what its thread had waited for and by how long the node had not run before.
 #[derive(Clone, PartialEq, Debug)]
@@ -71,7 +71,7 @@ impl Default for Bursts {
 }
 
 impl Bursts {
-    /// A node's receive work: each frame is a burst, all of one kind.
+    /// A node's receive work: each frame is a burst, all of one kind, its data in units of 256 bytes and 1 KiB more.
     pub fn of_receives(counts: &ReceiveCounts) -> Bursts {
         let mut all = Bursts::default();
         for (bin, sums) in counts.iter().enumerate() {
@@ -157,7 +157,7 @@ impl Bursts {
         let slope = both / data;
         let variance = (cpu - slope * both).max(0.0) / (freedom - 1.0).max(1.0);
         let by_chance = CHANCE * variance / data;
-        if slope * slope > by_chance { slope - by_chance / slope } else { 0.0 }
+        more_than_chance(slope, by_chance)
     }
 
     /// How CPU time grows with the sleep before it: a factor per bin, never falling, whose mean over what the node did is
@@ -223,6 +223,11 @@ fn kinship(of_kind: &[Cell], others: &[f64; GAP_BINS], level_ns: f64, variance: 
     // Bayes' rule for two normal distributions.
     let expected = variance / (KINSHIP_DEVIATION * KINSHIP_DEVIATION);
     if varies + expected > 0.0 { ((together + expected) / (varies + expected)).clamp(0.0, 1.0) } else { 1.0 }
+}
+
+/// What of a value, 0 at least, is more than chance, whose squares would be `by_chance` (as in James and Stein's estimator).
+pub(crate) fn more_than_chance(value: f64, by_chance: f64) -> f64 {
+    if value > 0.0 && value * value > by_chance { value - by_chance / value } else { 0.0 }
 }
 
 /// How much of the difference between a rising curve that was fitted to means of `count` values and another is more than

@@ -9,12 +9,10 @@
 use diecast_core_abi::GAP_BINS;
 
 use crate::cold::{COLD_MAX_NS, DISCOUNT_MAX, WHOLE};
-use crate::learn::{BIN_MIN, Bursts};
+use crate::learn::{BIN_MIN, Bursts, CHANCE, more_than_chance};
 
 /// Of fewer bursts, there or here, nothing is said.
 const BURSTS_MIN: f64 = 50.0;
-/// A difference that chance would show counts for nothing: it has to be so many times its variance (as in `learn`).
-const CHANCE: f64 = 2.0;
 /// Bursts that are longer in the mean are cold in a part only: what is taken off all work says nothing of them, real ns.
 const SHORT_NS: f64 = COLD_MAX_NS as f64;
 /// A shape whose mean is a smaller part of what is wanted is none: all sleeps are the same then.
@@ -41,10 +39,8 @@ impl Level {
     pub fn wanted(now: &Bursts, probed: &Bursts) -> Option<f64> {
         let (here, there) = (Cost::of(now)?, Cost::of(probed)?);
         let ratio = there.of_data / here.of_data;
-        let more = 1.0 - ratio;
         let by_chance = CHANCE * ratio * ratio * (here.variance + there.variance);
-        let more = if more > 0.0 && more * more > by_chance { more - by_chance / more } else { 0.0 };
-        Some(more.min(DISCOUNT_MAX as f64 / WHOLE as f64))
+        Some(more_than_chance(1.0 - ratio, by_chance).min(DISCOUNT_MAX as f64 / WHOLE as f64))
     }
 
     /// Discounts of the same shape over sleeps whose mean over the node's work is `wanted`. In parts of [`WHOLE`], rounded down.

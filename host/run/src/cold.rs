@@ -46,11 +46,11 @@ struct Learner {
     frame: Arc<NodeFrame>,
     cookie: u64,
     read: Counted,
-    known: Bursts,
+    bursts: Known,
     ages: Ages,
-    /// The same at the lower TDF at which the lab ran for a moment: it does not age, as there is no more of it.
-    probed: (Bursts, Ages),
-    /// Whether the lab did so at the last reading.
+    /// The same at the lower TDF of the probe.
+    probed_ages: Ages,
+    /// Whether the lab ran at that at the last reading.
     probing: bool,
     /// How much is taken off, once the lab has been probed.
     level: Level,
@@ -67,32 +67,48 @@ struct Learner {
     read_at: RealNs,
 }
 
+/// Bursts of a node at the lab's TDF, the older the less each counts, and at the lower one at which the lab ran for a moment:
+/// these do not age, as there is no more of them.
+#[derive(Default)]
+struct Known {
+    now: Bursts,
+    probed: Bursts,
+}
+
+impl Known {
+    fn add(&mut self, new: &Bursts, probing: bool) {
+        match probing {
+            true => self.probed.age_and_add(1.0, new),
+            false => self.now.age_and_add(kept(KEEP, new.telling()), new),
+        }
+    }
+
+    fn all(&self) -> Bursts {
+        let mut all = self.probed.clone();
+        all.age_and_add(1.0, &self.now);
+        all
+    }
+
+    fn wanted(&self) -> Option<f64> {
+        Level::wanted(&self.now, &self.probed)
+    }
+}
+
 /// What is known of a node's receive work.
 #[derive(Default)]
 struct Receives {
     read: Bursts,
-    known: Bursts,
-    /// At the lower TDF.
-    probed: Bursts,
+    frames: Known,
 }
 
 impl Receives {
     /// Counts what came since the last reading, unless it is of no use.
     fn look(&mut self, frame: &NodeFrame, of_use: bool, probing: bool) {
         let now = Bursts::of_receives(&frame.receiver.counts());
-        let new = now.since(&self.read);
-        self.read = now;
-        match (of_use, probing) {
-            (false, _) => {}
-            (true, true) => self.probed.age_and_add(1.0, &new),
-            (true, false) => self.known.age_and_add(kept(KEEP, new.telling()), &new),
+        if of_use {
+            self.frames.add(&now.since(&self.read), probing);
         }
-    }
-
-    fn evidence(&self) -> Bursts {
-        let mut all = self.probed.clone();
-        all.age_and_add(1.0, &self.known);
-        all
+        self.read = now;
     }
 
     /// What a frame costs more than in the original. While the lab is probed, nothing.
@@ -101,8 +117,7 @@ impl Receives {
             return [0; GAP_BINS];
         }
         let table = discounts(&evidence.curve(of_all), 1.0, tdf);
-        Level::wanted(&self.known, &self.probed)
-            .map_or(table, |wanted| Level::default().set(&table, &self.known, wanted))
+        self.frames.wanted().map_or(table, |wanted| Level::default().set(&table, &self.frames.now, wanted))
     }
 }
 
@@ -136,13 +151,10 @@ impl Learner {
         if of_use {
             let new = new.without(mean_switch_ns(self.frame.page()));
             let ages = now.ages.since(&self.read.ages);
-            if probing {
-                self.probed.0.age_and_add(1.0, &new);
-                self.probed.1.age_and_add(1.0, &ages);
-            } else {
-                let bursts = new.telling();
-                self.known.age_and_add(kept(KEEP, bursts), &new);
-                self.ages.age_and_add(kept(KEEP_AGES, bursts), &ages);
+            self.bursts.add(&new, probing);
+            match probing {
+                true => self.probed_ages.age_and_add(1.0, &ages),
+                false => self.ages.age_and_add(kept(KEEP_AGES, new.telling()), &ages),
             }
         }
         // A piece of work is one however busy the node is.
@@ -176,10 +188,9 @@ impl Learner {
 
     /// All that is known.
     fn evidence(&self) -> (Bursts, Ages) {
-        let (mut bursts, mut ages) = self.probed.clone();
-        bursts.age_and_add(1.0, &self.known);
+        let mut ages = self.probed_ages.clone();
         ages.age_and_add(1.0, &self.ages);
-        (bursts, ages)
+        (self.bursts.all(), ages)
     }
 
     fn tell(&mut self, (bursts, ages): &(Bursts, Ages), of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
@@ -193,9 +204,9 @@ impl Learner {
         if self.probing {
             // What work costs now is what is taken for the original's.
             table = [0; GAP_BINS];
-        } else if let Some(wanted) = Level::wanted(&self.known, &self.probed.0) {
-            self.level.follow(&self.known, wanted, cold_ns, charged_ns);
-            table = self.level.set(&table, &self.known, wanted);
+        } else if let Some(wanted) = self.bursts.wanted() {
+            self.level.follow(&self.bursts.now, wanted, cold_ns, charged_ns);
+            table = self.level.set(&table, &self.bursts.now, wanted);
         }
         for (cell, discount) in page.cold_discount.iter().zip(table) {
             cell.store(discount, Relaxed);
@@ -214,9 +225,9 @@ pub(crate) fn start_learning(
             frame,
             cookie,
             read: Counted::default(),
-            known: Bursts::default(),
+            bursts: Known::default(),
             ages: Ages::default(),
-            probed: <(Bursts, Ages)>::default(),
+            probed_ages: Ages::default(),
             probing: false,
             level: Level::default(),
             level_read: [0; 2],
@@ -240,7 +251,7 @@ pub(crate) fn start_learning(
                 l.tell(evidence, &of_all, &growth, tdf);
             }
             // One kernel receives for all.
-            let receives: Vec<Bursts> = learners.iter().map(|l| l.receives.evidence()).collect();
+            let receives: Vec<Bursts> = learners.iter().map(|l| l.receives.frames.all()).collect();
             let of_all = curve_of_all(receives.iter());
             for (l, evidence) in learners.iter().zip(&receives) {
                 let table = l.receives.table(evidence, &of_all, tdf, l.probing);

@@ -303,6 +303,19 @@ fn load_stamps(journal: &Recorder) -> Option<Egress> {
     loaded(Egress::load_stamps(), "packets enter the network when they are read, some 20 us after they left", journal)
 }
 
+/// Whether a node's own cores receive for this NIC. One with a meter is charged for what the emulator's core does for it.
+fn receives_itself(netns: &OwnedFd, nic: usize, n: &PlannedNode, journal: &Recorder) -> bool {
+    if n.metered {
+        return false;
+    }
+    let steered = receive_on(netns.as_fd(), &nic_device(nic), &n.cpus);
+    if let Err(e) = &steered {
+        let text = format!("node {}: its packets are received on the emulator's core, not on its own: {e}", n.name);
+        journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
+    }
+    steered.is_ok()
+}
+
 fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder) -> Option<Egress> {
     egress.inspect_err(|e| journal.finding(FindingKind::MissingFeature, None, 1, format!("{without}: {e}"))).ok()
 }
@@ -442,18 +455,8 @@ fn set_up(
             let prepared = prepared.map_err(|e| RunError::Host(format!("making NIC {i} of node {}: {e}", n.name)))?;
             sysctls.add(&prepared.sysctls, plan.tdf);
             taps.push((ix, prepared.tap));
-            // With a meter it is charged for what the emulator's core does for it.
-            if !n.metered {
-                match receive_on(ns.as_fd(), &nic_device(i), &n.cpus) {
-                    Ok(()) => receiving.extend(&n.cpus),
-                    Err(e) => {
-                        let text = format!(
-                            "node {}: its packets are received on the emulator's core, not on its own: {e}",
-                            n.name
-                        );
-                        journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
-                    }
-                }
+            if receives_itself(&ns, i, n, &journal) {
+                receiving.extend(&n.cpus);
             }
         }
         let for_node = ns.try_clone().map_err(RunError::host("copying a descriptor"))?;

@@ -166,13 +166,10 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
             lab.journal.finding(FindingKind::Warning, None, count, text);
         }
     }
-    match lab.backlog.dropped() {
-        0 => {}
-        count => {
-            let text =
-                format!("{count} frames were lost on cores that had net.core.netdev_max_backlog waiting already");
-            lab.journal.finding(FindingKind::Warning, None, count, text);
-        }
+    let lost = lab.backlog.dropped();
+    if lost > 0 {
+        let text = format!("{lost} frames were lost on cores that had net.core.netdev_max_backlog waiting already");
+        lab.journal.finding(FindingKind::Warning, None, lost, text);
     }
     if let Some(after) = &measured.emulator_after {
         for node in &plan.nodes {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diecast_core_net::{NetSpec, Recorded};
+use diecast_core_net::{Link, NetBuilder, NetSpec, Recorded};
 use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
     Emulator, EmulatorConfig, NicKind, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
@@ -75,6 +75,16 @@ fn set_priority(arguments: &[&str]) -> bool {
             false
         }
     }
+}
+
+/// Two nodes, `a` and `b`, with a link between them; their kernels leave segmentation and checksums to the NIC, or don't.
+pub fn two(link: Link, offload: bool) -> NetSpec {
+    let mut b = NetBuilder::new(1, 77);
+    let (_, va) = b.node("a");
+    let (_, vb) = b.node("b");
+    b.link(va, vb, link);
+    b.set_offload(offload);
+    b.build().unwrap()
 }
 
 /// True, and a printed reason, when this process may not make namespaces and TAP devices.

@@ -7,25 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
+use diecast_core_net::{Link, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_host_net::{
     CapturePoint, Direction, NODE_DEVICE, NicKind, create_netns, create_tap, in_netns, link_counters,
 };
 
-use crate::lab::{Lab, skip};
+use crate::lab::{Lab, skip, two};
 
 const PACKET_VNET_HDR: libc::c_int = 15;
 /// No stack uses it by itself.
 const PORTS: [u8; 4] = [0x1b, 0x58, 0x1b, 0x59];
-
-fn two(link: Link) -> NetSpec {
-    let mut b = NetBuilder::new(1, 77);
-    let (_, va) = b.node("a");
-    let (_, vb) = b.node("b");
-    b.link(va, vb, link);
-    b.set_offload(true);
-    b.build().unwrap()
-}
 
 /// A packet socket on the NIC of the calling thread's namespace, that takes a virtio header before each frame.
 pub fn raw_socket() -> OwnedFd {
@@ -130,7 +121,7 @@ fn large_frames_are_cut_as_linux_cuts_them() {
     if skip() {
         return;
     }
-    let spec = two(Link::default());
+    let spec = two(Link::default(), true);
     let nic = |offload| {
         let ns = create_netns().unwrap();
         let kind = NicKind { mtu: spec.mtu, offload, ecn: false };
@@ -233,7 +224,7 @@ fn a_transfer_with_offload_is_of_mtu_sized_frames_on_the_wire() {
     if skip() {
         return;
     }
-    let spec = two(Link { bandwidth_bps: Some(400_000_000), delay_ns: 500_000, ..Link::default() });
+    let spec = two(Link { bandwidth_bps: Some(400_000_000), delay_ns: 500_000, ..Link::default() }, true);
     let lab = Lab::start(spec, "1");
     let pipe = lab.spec.pipes.iter().position(|p| p.from == lab.spec.nodes[0].vertex).unwrap();
     let points = vec![CapturePoint::Nic(diecast_core_net::NodeIx(1))];
@@ -296,7 +287,7 @@ fn frames_are_merged_by_several_threads_too() {
 }
 
 fn merged_where_nobody_looks(threads: usize) {
-    let lab = Lab::start_threads(two(Link { delay_ns: 500_000, ..Link::default() }), "1", threads);
+    let lab = Lab::start_threads(two(Link { delay_ns: 500_000, ..Link::default() }, true), "1", threads);
     let (least, merged) = ((2 * BYTES / 1448) as u64, || lab.emulator.stats().unwrap().packets_merged);
     transfer(&lab);
     let stats = lab.emulator.stats().unwrap();
@@ -337,7 +328,7 @@ fn merged_datagrams_are_received_one_by_one() {
         return;
     }
     const UDP_SEGMENT: libc::c_int = 103;
-    let lab = Lab::start(two(Link { delay_ns: 500_000, ..Link::default() }), "1");
+    let lab = Lab::start(two(Link { delay_ns: 500_000, ..Link::default() }, true), "1");
     let (from, to, segment) = (lab.udp(0, 7000), lab.udp(1, 7000), 1200 as libc::c_int);
     // SAFETY: a live value of that length.
     let set = unsafe {

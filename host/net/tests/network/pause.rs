@@ -7,10 +7,10 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use diecast_core_net::{Link, NetBuilder, NetSpec, Recorded, replay_until};
+use diecast_core_net::{Link, Recorded, replay_until};
 use diecast_host_net::monotonic_now;
 
-use crate::lab::{Lab, skip};
+use crate::lab::{Lab, skip, two};
 use crate::offload::wrong_sums;
 
 const QUESTION_BYTES: usize = 100;
@@ -21,13 +21,9 @@ const PAUSE: Duration = Duration::from_millis(2500);
 /// Where the smoothed round trip lies in `struct tcp_info`, µs.
 const TCPI_RTT: usize = 68;
 
-fn two(offload: bool) -> NetSpec {
-    let mut b = NetBuilder::new(1, 79);
-    let (_, va) = b.node("a");
-    let (_, vb) = b.node("b");
-    b.link(va, vb, Link { delay_ns: 20_000_000, ..Link::default() });
-    b.set_offload(offload);
-    b.build().unwrap()
+/// A round trip of 40 ms.
+fn far() -> Link {
+    Link { delay_ns: 20_000_000, ..Link::default() }
 }
 
 fn rtt_us(stream: &TcpStream) -> u32 {
@@ -98,7 +94,7 @@ fn a_pause_is_no_round_trip_and_a_replay_does_not_know_of_it() {
 
 fn recorded() {
     let (record, batches) = channel();
-    let lab = Lab::start_with(two(false), "1", Some(record), 1);
+    let lab = Lab::start_with(two(far(), false), "1", Some(record), 1);
     check(&lab, lab.v4(1, 80));
     let spec = lab.spec.clone();
     let Lab { emulator, .. } = lab;
@@ -118,7 +114,7 @@ fn a_pause_is_no_round_trip_with_merged_frames() {
 }
 
 fn merged(threads: usize) {
-    let lab = Lab::start_threads(two(true), "1", threads);
+    let lab = Lab::start_threads(two(far(), true), "1", threads);
     for address in [lab.v4(1, 80), (lab.spec.nodes[1].ipv6, 80).into()] {
         check(&lab, address);
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
 
-use diecast_core_net::{Link, NetBuilder, NetSpec};
+use diecast_core_net::Link;
 use diecast_host_net::{NODE_DEVICE, receive_on};
 use diecast_host_sys::time::allowed_cpus;
 
-use crate::lab::{Lab, skip};
+use crate::lab::{Lab, skip, two};
 
 const FRAMES: u64 = 2000;
 /// Others' packets on the same machine.
@@ -16,14 +16,6 @@ const OTHERS: u64 = FRAMES / 2;
 /// Columns of softnet_stat: frames that the core's stack took, and which core that is.
 const TAKEN: usize = 0;
 const CORE: usize = 12;
-
-fn two_nodes() -> NetSpec {
-    let mut b = NetBuilder::new(3, 78);
-    let (_, va) = b.node("a");
-    let (_, vb) = b.node("b");
-    b.link(va, vb, Link::default());
-    b.build().unwrap()
-}
 
 /// Frames that each core has received since the host's start.
 fn received() -> BTreeMap<usize, u64> {
@@ -54,7 +46,7 @@ fn a_steered_nic_receives_on_its_cores() {
         diecast_quiet::skipped("has one core only");
         return;
     };
-    let lab = Lab::start(two_nodes(), "1");
+    let lab = Lab::start(two(Link::default(), false), "1");
     for (here, elsewhere) in [(first, second), (second, first)] {
         receive_on(lab.netns[1].as_fd(), NODE_DEVICE, &[here as u32]).unwrap();
         let by_core = received_of(&lab);
@@ -68,7 +60,7 @@ fn what_cannot_be_steered_says_which_device() {
     if skip() {
         return;
     }
-    let lab = Lab::start(two_nodes(), "1");
+    let lab = Lab::start(two(Link::default(), false), "1");
     let refused = receive_on(lab.netns[1].as_fd(), "eth7", &[0]).unwrap_err().to_string();
     assert!(refused.starts_with("can't choose the cores that receive for 'eth7': No such file"), "{refused}");
 }
