@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, Pi
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 13;
+pub const JOURNAL_VERSION: u32 = 14;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -218,6 +218,9 @@ pub struct NodeSample {
     pub cpu_charged_ns: u64,
     /// Real CPU time that its ledger was charged for what the kernel did for it when packets came.
     pub cpu_received_ns: u64,
+    /// Real CPU time that the kernel took for it when packets came and that was not charged: colder or slower than on the
+    /// original machine, or interrupted.
+    pub cpu_received_cut_ns: u64,
     /// Real CPU time that the kernel counted for it.
     pub cpu_used_ns: u64,
     /// Memory in use.
@@ -611,6 +614,7 @@ pub fn examples() -> Vec<Record> {
             v_ns,
             cpu_charged_ns: 41_000_000,
             cpu_received_ns: 2_000_000,
+            cpu_received_cut_ns: 700_000,
             cpu_used_ns: 42_000_000,
             memory_bytes: 64 << 20,
             sent_bytes: 120_000,

@@ -34,3 +34,4 @@ pub use options::{
 };
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};
+pub use retime::Probing;

@@ -87,7 +87,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
     }
     let workload = &experiment.workload;
     let virtual_ns = VirtSpan(workload.warm_up_ns.saturating_add(workload.measure_ns));
-    Ok(Plan {
+    let mut plan = Plan {
         lab: experiment.name.clone(),
         catalog: experiment.file.clone(),
         mode: options.mode,
@@ -116,7 +116,9 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         virtual_ns,
         expected_real_ns: factors.tdf.to_real(virtual_ns),
         notes,
-    })
+    };
+    plan.notes.extend(plan.not_probed());
+    Ok(plan)
 }
 
 fn seed(experiment: &Experiment, notes: &mut Vec<String>) -> u64 {

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use diecast_core_experiment::Mode;
-use diecast_core_vtime::Tdf;
+use diecast_core_vtime::{Tdf, VirtSpan};
 
 use crate::capacity::{ceiling, ratio_of, shortened};
 use crate::model::{Plan, PlannedNode, Quota};
@@ -12,6 +12,32 @@ use crate::refusal::{Reason, Refusal};
 
 /// Below it code is hardly colder than in the original.
 const PROBED_TDF_MIN: f64 = 4.0;
+/// Where in the warm-up the lab is probed, in percent of it: once the load has settled, and ending early enough for the
+/// lab to settle again.
+const PROBED_PERCENT: [u64; 2] = [60, 90];
+/// Shorter probes see too little.
+const PROBED_MIN_NS: u64 = 1_000_000_000;
+
+/// A part of the warm-up in which the lab runs at a lower TDF, to see what its work costs where code is less cold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Probing {
+    pub tdf: Tdf,
+    /// Since the load began.
+    pub begin: VirtSpan,
+    pub end: VirtSpan,
+}
+
+impl Probing {
+    fn of(tdf: Tdf, warm_up: VirtSpan) -> Probing {
+        // Rounded down by less than 100 ns.
+        let [begin, end] = PROBED_PERCENT.map(|percent| VirtSpan(warm_up.ns() / 100 * percent));
+        Probing { tdf, begin, end }
+    }
+
+    fn shows_enough(self) -> bool {
+        self.tdf.to_real(VirtSpan(self.end.ns() - self.begin.ns())).ns() >= PROBED_MIN_NS
+    }
+}
 
 impl Plan {
     /// The nodes' quotas at this TDF, in their order. Placement stays as it is.
@@ -36,11 +62,41 @@ impl Plan {
 
     /// A lower TDF at which the lab can run for a moment, to see what its work costs where code is less cold: a quarter, or a
     /// half, of its own where the nodes then need no more than half of what a CPU may carry; none where no time is dilated.
-    pub fn probe_tdf(&self) -> Option<Tdf> {
+    fn probing_tdf(&self) -> Option<Tdf> {
         let part = |of: u64| Tdf::new(u64::from(self.tdf.num()), u64::from(self.tdf.den()) * of).ok();
         let fits = |of: u64| part(2 * of).is_some_and(|half| self.retimed(half).is_ok());
-        let dilated = self.mode == Mode::Diecast && self.tdf.as_f64() >= PROBED_TDF_MIN;
-        [4, 2].into_iter().filter(|of| dilated && fits(*of)).find_map(part)
+        [4, 2].into_iter().filter(|of| self.cools() && fits(*of)).find_map(part)
+    }
+
+    /// Whether the lab is so slow that its code is colder than the original's.
+    fn cools(&self) -> bool {
+        self.mode == Mode::Diecast && self.tdf.as_f64() >= PROBED_TDF_MIN
+    }
+
+    /// When the lab is probed; not at all where the host has no room or the warm-up is too short.
+    pub fn probing(&self) -> Option<Probing> {
+        self.probing_tdf().map(|tdf| Probing::of(tdf, self.workload.warm_up_ns)).filter(|p| p.shows_enough())
+    }
+
+    /// Why a lab whose code is cold is not probed, and with what it would be.
+    pub(crate) fn not_probed(&self) -> Option<String> {
+        if !self.cools() || self.probing().is_some() {
+            return None;
+        }
+        const TENTH_NS: u64 = 100_000_000;
+        let why = match self.probing_tdf() {
+            Some(tdf) => {
+                // At a TDF of 1, the lowest, 3.4 s.
+                let long_enough = |tenths: &u64| Probing::of(tdf, VirtSpan(tenths * TENTH_NS)).shows_enough();
+                let tenths = (1..=600).find(long_enough)?;
+                format!(
+                    "the warm-up is too short to run at TDF {tdf} for a moment; with {} s it does",
+                    tenths as f64 / 10.0
+                )
+            }
+            None => "the host has no room to run at a lower TDF for a moment".to_owned(),
+        };
+        Some(format!("what cold code adds to this lab's CPU time is known less well: {why}"))
     }
 
     /// Whether no CPU carries more than it may.

@@ -123,15 +123,36 @@ fn a_lab_is_probed_at_a_quarter_or_half_of_its_tdf() {
     // 1.1 cores at speed 1 on two CPUs.
     let of = |tdf: &str, times_ppm: u64| {
         let o = times(times_ppm, options(Mode::Diecast, Some(tdf), None));
-        plan(&web_tier(), &host(), &o).unwrap().probe_tdf().map(|t| t.to_string())
+        plan(&web_tier(), &host(), &o).unwrap().probing().map(|p| p.tdf.to_string())
     };
     assert_eq!(of("10", 1_000_000).as_deref(), Some("5/2"));
     assert_eq!(of("4", 1_000_000).as_deref(), Some("2"), "at 1 it would need more than half of what it may");
     assert_eq!(of("7/2", 1_000_000), None, "hardly colder");
     assert_eq!(of("10", 5_000_000).as_deref(), None);
     assert_eq!(of("10", 3_000_000).as_deref(), Some("5"));
-    assert_eq!(make(Mode::Baseline, None, None).probe_tdf(), None);
-    assert_eq!(make(Mode::Naive, None, Some("20")).probe_tdf(), None);
+    assert_eq!(make(Mode::Baseline, None, None).probing(), None);
+    assert_eq!(make(Mode::Naive, None, Some("20")).probing(), None);
+}
+
+/// It ends before measuring begins, lasts for a second of real time, and a plan without it says why.
+#[test]
+fn a_lab_that_is_not_probed_says_why() {
+    let of = |tdf: &str, warm_up_ms: u64| {
+        let mut lab = web_tier();
+        lab.workload.warm_up_ns = warm_up_ms * 1_000_000;
+        plan(&lab, &host(), &options(Mode::Diecast, Some(tdf), None)).unwrap()
+    };
+    let said = |p: &Plan| p.notes.iter().filter(|n| n.contains("what cold code adds")).cloned().collect::<Vec<_>>();
+    let p = of("10", 1_400);
+    let probing = p.probing().unwrap();
+    assert_eq!((probing.begin.0, probing.end.0), (840_000_000, 1_260_000_000));
+    assert!(said(&p).is_empty());
+    let short = of("10", 1_300);
+    assert_eq!(short.probing(), None);
+    assert!(said(&short)[0].ends_with("TDF 5/2 for a moment; with 1.4 s it does"), "{:?}", said(&short));
+    assert!(said(&of("2", 1_300)).is_empty(), "hardly colder");
+    let full = plan(&web_tier(), &host(), &times(5_000_000, options(Mode::Diecast, Some("10"), None))).unwrap();
+    assert!(said(&full)[0].ends_with("the host has no room to run at a lower TDF for a moment"), "{:?}", said(&full));
 }
 
 #[test]

@@ -7,13 +7,15 @@
 use std::collections::BTreeMap;
 
 use diecast_core_journal::{
-    Conservation, Finding, FindingKind, Header, HostUse, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason,
-    Record, Verdict, wire,
+    Finding, FindingKind, Header, HostUse, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record, Verdict,
+    wire,
 };
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, at_most};
+pub use crate::conservation::ConservationTotal;
+use crate::conservation::Window;
 use crate::summary::node_use;
 use crate::text::percent;
 use crate::waits::{NodeWaits, node_waits};
@@ -78,11 +80,6 @@ impl Default for Budgets {
     }
 }
 
-/// Part of what is taken off by estimate (the meter's cost, cold code) that is taken to be wrong (PROMISES, "Why cold code is
-/// hard": an eighth to two fifths of it, on a host that cools fast more).
-const ESTIMATE_DOUBT: f64 = 0.5;
-/// A node that is fuller counts as this full: its queue depends on how long it has been so, or on who waits for its answers.
-const FULLEST: f64 = 0.9;
 /// What a meter is meant to cost of what it meters.
 const METER_TARGET: f64 = 0.05;
 /// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
@@ -123,142 +120,6 @@ pub struct Fidelity {
     pub waits: Vec<NodeWaits>,
     /// Findings: kind, how many, in what words.
     pub findings: Vec<FindingTotal>,
-}
-
-/// A node's conservation windows together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ConservationTotal {
-    /// The node.
-    pub node: String,
-    /// Every window's error. What was on its way when a window closed, and so shows in the next with the other sign, is none.
-    pub errors: Vec<f64>,
-    /// Sums over the windows.
-    pub charged_ns: u64,
-    /// Charged by the supervisor because no meter caught it, in the windows that closed while measuring.
-    pub escaped_ns: u64,
-    /// What the kernel counted in those windows.
-    #[serde(default)]
-    pub measured_used_ns: u64,
-    /// What the kernel counted.
-    pub used_ns: u64,
-    /// What share of its machine's CPU time the node used while measuring.
-    #[serde(default)]
-    pub fullness: f64,
-    /// The meter's own cost.
-    pub meter_cost_ns: u64,
-    /// Not charged because the work was colder than on the original machine.
-    #[serde(default)]
-    pub cold_ns: u64,
-    /// Not charged because the host's cores were slow.
-    #[serde(default)]
-    pub slow_ns: u64,
-}
-
-/// CPU time of a node's start that no meter catches: shells and execs, 0.15 to 0.6 ms, are more than 2 % of the 20 ms that a node
-/// uses in a window, which may be all that it uses in a run.
-const START_NS: u64 = 1_000_000;
-
-/// A conservation window.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Window {
-    /// Charged too much (or, negative, too little), as far as the window before has not given it back, real ns.
-    off_ns: i64,
-    /// What should have been charged, real ns.
-    due_ns: u64,
-    /// Its end.
-    v_ns: VirtNs,
-    /// Whether it or one before it lies in the measured phase as a whole.
-    whole: bool,
-}
-
-impl Window {
-    fn error(self) -> f64 {
-        Conservation {
-            charged_ns: self.due_ns.saturating_add_signed(self.off_ns),
-            used_ns: self.due_ns,
-            ..Conservation::default()
-        }
-        .error()
-    }
-}
-
-impl ConservationTotal {
-    /// The worst window's error.
-    pub fn worst(&self) -> f64 {
-        self.errors.iter().copied().fold(0.0, f64::max)
-    }
-
-    /// The error of all windows as one.
-    pub fn total_error(&self) -> f64 {
-        let Self { charged_ns, used_ns, meter_cost_ns, cold_ns, slow_ns, .. } = *self;
-        Conservation { charged_ns, used_ns, meter_cost_ns, cold_ns, slow_ns, ..Conservation::default() }.error()
-    }
-
-    /// Share of the CPU time used while measuring that no meter caught.
-    pub fn escaped_fraction(&self) -> f64 {
-        if self.measured_used_ns == 0 { 0.0 } else { self.escaped_ns as f64 / self.measured_used_ns as f64 }
-    }
-
-    /// Share of the program's CPU time that was not charged because it was colder than on the original machine.
-    pub fn cold_fraction(&self) -> f64 {
-        if self.cold_ns == 0 { 0.0 } else { self.cold_ns as f64 / (self.cold_ns + self.charged_ns) as f64 }
-    }
-
-    /// Share of the program's CPU time that was not charged because the host's cores were slow.
-    pub fn slow_fraction(&self) -> f64 {
-        if self.slow_ns == 0 {
-            0.0
-        } else {
-            self.slow_ns as f64 / (self.slow_ns + self.cold_ns + self.charged_ns) as f64
-        }
-    }
-
-    /// By what share the node's latencies may be wrong because what was taken off was estimated: half of that, times how much
-    /// longer a queue gets for each part that its work does, `u / (1 - u)` at a load of `u`.
-    pub fn doubt(&self) -> f64 {
-        let taken_off = (self.meter_cost_ns + self.cold_ns) as f64 / self.used_ns.max(1) as f64;
-        let full = self.fullness.clamp(0.0, FULLEST);
-        ESTIMATE_DOUBT * taken_off * full / (1.0 - full)
-    }
-
-    /// The meter's own CPU time, as a share of what it meters.
-    pub fn meter_fraction(&self) -> f64 {
-        let metered_ns = self.used_ns.saturating_sub(self.meter_cost_ns);
-        if self.meter_cost_ns == 0 { 0.0 } else { self.meter_cost_ns as f64 / metered_ns.max(1) as f64 }
-    }
-
-    /// What starts the programs (shells, short helpers, each exec) is nobody's measurement: escapes count while measuring.
-    /// `last` is the window before.
-    fn add(&mut self, window: &Conservation, v_measured: (VirtNs, VirtNs), last: &mut Window) {
-        // Both are far below 2^63: a window is milliseconds.
-        let due_ns = window.due_ns();
-        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns, v_ns: window.v_ns, ..*last };
-        if last.off_ns.signum() * new.off_ns.signum() < 0 {
-            let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
-            last.off_ns += back_ns;
-            new.off_ns -= back_ns;
-            if let Some(error) = self.errors.last_mut() {
-                *error = last.error();
-            }
-        }
-        self.errors.push(new.error());
-        let measuring = v_measured.0 < window.v_ns && window.v_ns <= v_measured.1;
-        if measuring && !(new.whole || last.v_ns >= v_measured.0) {
-            // It began before, but nothing else is known until one lies in the phase as a whole.
-            (self.escaped_ns, self.measured_used_ns) = (window.escaped_ns.saturating_sub(START_NS), window.used_ns);
-        } else if measuring {
-            let (escaped_ns, used_ns) = if new.whole { (self.escaped_ns, self.measured_used_ns) } else { (0, 0) };
-            (self.escaped_ns, self.measured_used_ns) = (escaped_ns + window.escaped_ns, used_ns + window.used_ns);
-            new.whole = true;
-        }
-        *last = new;
-        self.charged_ns += window.charged_ns;
-        self.used_ns += window.used_ns;
-        self.meter_cost_ns += window.meter_cost_ns;
-        self.cold_ns += window.cold_ns;
-        self.slow_ns += window.slow_ns;
-    }
 }
 
 /// What the fixed-work probe says about a host core.
@@ -364,12 +225,6 @@ impl FindingTotal {
     }
 }
 
-/// What share of its machine's CPU time a node used while measuring.
-fn fullness(header: &Header, records: &[Record], node: &str, v_window: (VirtNs, VirtNs)) -> f64 {
-    let node = header.nodes.iter().find(|n| n.name == node);
-    node.map_or(0.0, |n| node_use(n, records, v_window).cpu_share)
-}
-
 /// The measured phase of a journal: from its begin to the next phase, or the whole run where it has none.
 pub(crate) fn measured_window(header: &Header, records: &[Record]) -> ((VirtNs, VirtNs), (RealNs, RealNs)) {
     let mut begin = None;
@@ -455,10 +310,16 @@ impl Fidelity {
             ledgers,
             conservation: conservation
                 .into_iter()
-                .map(|(node, (total, _))| ConservationTotal {
-                    node: node.to_owned(),
-                    fullness: fullness(header, records, node, v_window),
-                    ..total
+                .map(|(node, (total, _))| {
+                    let facts = header.nodes.iter().find(|n| n.name == node);
+                    let sample = last_sample.get(node);
+                    ConservationTotal {
+                        node: node.to_owned(),
+                        fullness: facts.map_or(0.0, |n| node_use(n, records, v_window).cpu_share),
+                        received_ns: sample.map_or(0, |s| s.cpu_received_ns),
+                        received_cut_ns: sample.map_or(0, |s| s.cpu_received_cut_ns),
+                        ..total
+                    }
                 })
                 .collect(),
             unaccounted,
@@ -600,6 +461,12 @@ impl Fidelity {
                 None,
                 "idle caches lose too much on this host: a smaller TDF, or a host with fewer neighbours",
             ));
+        }
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::received_cut_fraction)
+            && worst.received_cut_ns > 0
+        {
+            let what = format!("CPU time for packets taken off as cold or interrupted ({})", worst.node);
+            checks.push(Check::told(what, percent(worst.received_cut_fraction()), "told only".into()));
         }
         if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::doubt) {
             let full = percent(worst.fullness);
@@ -746,54 +613,4 @@ fn node_name(lateness: &Lateness) -> &str {
 /// The item with the largest key; the first of equals.
 fn max_by_key<T>(items: &[T], key: impl Fn(&T) -> f64) -> Option<&T> {
     items.iter().reduce(|most, item| if key(item) > key(most) { item } else { most })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Errors of windows of 20 ms in which so much too much was charged, in parts of 10 µs.
-    fn errors(off: &[i64]) -> Vec<i64> {
-        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
-        for off in off {
-            let charged_ns = 20_000_000u64.saturating_add_signed(off * 10_000);
-            let window = Conservation { charged_ns, used_ns: 20_000_000, ..Conservation::default() };
-            total.add(&window, (VirtNs(0), VirtNs(0)), &mut last);
-        }
-        total.errors.iter().map(|e| (e * 2_000.0).round() as i64).collect()
-    }
-
-    #[test]
-    fn what_the_next_window_gives_back_was_on_its_way() {
-        assert_eq!(errors(&[0, 40, -40, 0]), [0, 0, 0, 0]);
-        assert_eq!(errors(&[-40, 30, 10]), [10, 0, 10]);
-        assert_eq!(errors(&[50, -20, -20, 7]), [30, 0, 13, 0]);
-        assert_eq!(errors(&[40, 0, -40]), [40, 0, 40], "not two windows later");
-        assert_eq!(errors(&[40, 40, 40]), [40, 40, 40]);
-        assert_eq!(errors(&[-40, -40, 40]), [40, 0, 0]);
-    }
-
-    /// Escapes that count of windows that end at 3, 5, 7, 9 and 11 s with so many ms each, measuring from 4 s to 10 s.
-    fn escapes(ms: [u64; 5]) -> (u64, u64) {
-        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
-        for (escaped, v_s) in ms.into_iter().zip([3, 5, 7, 9, 11]) {
-            let (v_ns, used_ns) = (VirtNs(v_s * 1_000_000_000), 20_000_000);
-            let window = Conservation { escaped_ns: escaped * 1_000_000, used_ns, v_ns, ..Conservation::default() };
-            total.add(&window, (VirtNs(4_000_000_000), VirtNs(10_000_000_000)), &mut last);
-        }
-        (total.escaped_ns / 1_000_000, total.measured_used_ns / 1_000_000)
-    }
-
-    #[test]
-    fn escapes_count_in_windows_of_the_measured_phase() {
-        assert_eq!(escapes([7, 5, 1, 2, 9]), (3, 40), "one that began before it tells of an exec before it");
-        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
-        let window = Conservation { escaped_ns: START_NS + 3, used_ns: 9, v_ns: VirtNs(5), ..Conservation::default() };
-        total.add(&window, (VirtNs(4), VirtNs(10)), &mut last);
-        assert_eq!(
-            (total.escaped_ns, total.measured_used_ns),
-            (3, 9),
-            "where it is the only one it counts, but for a start's"
-        );
-    }
 }

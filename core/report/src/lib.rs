@@ -9,6 +9,7 @@
 
 mod check;
 pub mod compare;
+mod conservation;
 pub mod fidelity;
 pub mod html;
 mod pipes;

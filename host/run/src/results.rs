@@ -65,12 +65,13 @@ impl Sampled {
             let c = &f.page().counters;
             c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
         };
-        let received = |f: &Arc<NodeFrame>| f.receiver.received().charged_ns;
+        let received = self.frame.as_ref().map(|f| f.receiver.received()).unwrap_or_default();
         let sample = NodeSample {
             node: self.name.clone(),
             v_ns,
             cpu_charged_ns: self.frame.as_ref().map_or(0, charged),
-            cpu_received_ns: self.frame.as_ref().map_or(0, received),
+            cpu_received_ns: received.charged_ns,
+            cpu_received_cut_ns: received.cut_ns,
             cpu_used_ns: self.cgroup.cpu_usage_ns().ok()?,
             memory_bytes: self.cgroup.memory_usage().unwrap_or(0),
             sent_bytes: sum(|n| n.bytes_sent),

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use diecast_core_journal::{Exit, FindingKind, Phase, ProgramChange, ProgramEvent, Record};
-use diecast_core_plan::{Plan, PlannedNode};
+use diecast_core_plan::{Plan, PlannedNode, Probing};
 use diecast_core_vtime::{VirtNs, VirtSpan};
 use diecast_host_net::EmulatorStats;
 use diecast_host_node::{Envelope, Event, Handshake, Output, ProgramId, ProgramSpec};
@@ -27,10 +27,6 @@ const READY_EVERY: VirtSpan = VirtSpan(20_000_000);
 const READY_ATTEMPT: VirtSpan = VirtSpan(5_000_000_000);
 /// Virtual time that the load gets to end after the measured time.
 const DRAIN_V_NS: u64 = 60_000_000_000;
-/// Parts of the warm-up, percent, between which the lab may run at a lower TDF.
-const PROBE: [u64; 2] = [60, 90];
-/// Of less real time at it nothing is learned.
-const PROBE_MIN_NS: u64 = 1_000_000_000;
 /// Last lines of a dead program's log that are shown.
 const LAST_LINES: usize = 8;
 
@@ -161,14 +157,10 @@ impl<'a> Running<'a> {
     /// says how much of what it costs otherwise is cold code.
     fn warm_up(&mut self, begin: VirtNs, from: VirtNs, to: VirtNs) -> Result<(), Stop> {
         let live = &self.lab.live;
-        let warm_up_ns = from.since(begin).ns();
-        let [probe_at, probe_end] = PROBE.map(|percent| begin.plus(VirtSpan(warm_up_ns / 100 * percent)));
-        let probe = self.plan.probe_tdf().filter(|_| self.o.probe);
-        let probe = probe.filter(|tdf| tdf.to_real(probe_end.since(probe_at)).0 >= PROBE_MIN_NS);
-        if let Some(tdf) = probe {
-            self.until(probe_at, "warm-up", begin, to)?;
+        if let Some(Probing { tdf, begin: after, end }) = self.plan.probing().filter(|_| self.o.probe) {
+            self.until(begin.plus(after), "warm-up", begin, to)?;
             if live.world.tdf() == self.plan.tdf && live.probe(tdf) {
-                let done = self.until(probe_end, &format!("warm-up, at TDF {tdf}"), begin, to);
+                let done = self.until(begin.plus(end), &format!("warm-up, at TDF {tdf}"), begin, to);
                 live.probed(tdf);
                 done?;
             }

@@ -56,7 +56,7 @@ impl Made {
         }
     }
 
-    fn header(&self) -> Header {
+    pub fn header(&self) -> Header {
         let node = |name: &str, speed, core, generates_load| NodeFacts {
             name: name.into(),
             machine_type: name.trim_end_matches("-1").into(),
@@ -109,6 +109,7 @@ impl Made {
                     v_ns,
                     cpu_charged_ns: if metered { used * 997 / 1000 } else { 0 },
                     cpu_received_ns: 0,
+                    cpu_received_cut_ns: 0,
                     cpu_used_ns: used,
                     memory_bytes: (64 + v_s) << 20,
                     sent_bytes: v_s * bytes,

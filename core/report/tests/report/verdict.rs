@@ -134,8 +134,25 @@ fn what_is_taken_off_a_nearly_full_node_is_in_doubt() {
     assert_eq!(of(22, 0.9).0, ["latency in doubt for what was taken off (app-1)"]);
     assert_eq!(of(45, 0.7).0, [""; 0]);
     assert_eq!(of(5, 1.2).1, of(5, 0.9).1, "fuller than full");
-    // It is seen in the samples: 30 % of the machine, and a wave.
-    let fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+    // Packets' time that was not charged counts too.
+    let mut fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+    let node = &mut fidelity.conservation[0];
+    (node.received_ns, node.received_cut_ns, node.fullness) = (node.used_ns / 2, node.used_ns / 2, 0.9);
+    assert!((node.doubt() - 0.5 * 0.515 / 2.0 * 9.0).abs() < 0.01, "{}", node.doubt());
+    let row =
+        |f: &Fidelity| f.checks(&Budgets::default()).into_iter().find(|c| c.what.starts_with("CPU time for packets"));
+    assert_eq!(row(&fidelity).unwrap().measured, "50 %");
+    // All of it is seen in the samples: 30 % of the machine, and a wave.
+    let made = Made::new(Mode::Diecast, 1);
+    let mut records = made.records();
+    for record in &mut records {
+        let Record::Sample(sample) = record else { continue };
+        (sample.cpu_received_ns, sample.cpu_received_cut_ns) = (sample.v_ns.0 / 1000, sample.v_ns.0 / 3000);
+    }
+    let seen = Fidelity::from_records(&made.header(), &records);
+    assert_eq!(row(&seen).unwrap().measured, "25 %");
+    let fidelity = made.fidelity(vec![]);
+    assert!(row(&fidelity).is_none());
     assert!((0.25..0.36).contains(&fidelity.conservation[0].fullness), "{}", fidelity.conservation[0].fullness);
 }
 
