@@ -69,71 +69,7 @@
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
 
-// The kernel's structures, only what is read; libbpf finds the offsets in the kernel's BTF.
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct net {
-	__u64 net_cookie;
-};
-typedef struct {
-	struct net *net;
-} possible_net_t;
-struct net_device {
-	possible_net_t nd_net;
-};
-struct sk_buff {
-	struct net_device *dev;
-	__u16 transport_header;
-	unsigned char *head;
-};
-struct nsproxy {
-	struct net *net_ns;
-};
-struct upid {
-	int nr;
-};
-struct pid {
-	unsigned int level;
-	struct upid numbers[1];
-};
-struct rq {
-	__u64 clock;
-};
-struct cfs_rq {
-	struct rq *rq;
-	__u64 throttled_clock_self;
-	__u64 throttled_clock_self_time;
-};
-struct sched_entity {
-	__u64 exec_start;
-	__u64 sum_exec_runtime;
-	struct cfs_rq *cfs_rq;
-};
-struct thread_info {
-	__u32 cpu;
-};
-struct sched_info {
-	unsigned long long run_delay;
-};
-struct task_struct {
-	struct thread_info thread_info;
-	unsigned int policy;
-	int pid;
-	int tgid;
-	struct sched_entity se;
-	struct sched_info sched_info;
-	struct nsproxy *nsproxy;
-	struct pid *thread_pid;
-	struct task_struct *group_leader;
-	char comm[16];
-	unsigned long nvcsw;
-	unsigned long nivcsw;
-};
-struct pt_regs {
-	unsigned long orig_ax;
-	unsigned long r8;
-	unsigned long sp;
-};
-#pragma clang attribute pop
+#include "kernel.h"
 
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
@@ -166,6 +102,9 @@ struct ages {
 	__u64 past_cpu_us;
 };
 
+// host/egress/src/lib.rs has the same, in this order.
+enum { OWN_OF_THREADS, OWN_OF_PACKETS, OWN_PACKETS, OWN_OF_FRAMES, OWN_SUMS };
+
 // What is known of a node.
 struct node {
 	struct cell bursts[WAIT_KINDS][GAP_BINS];
@@ -176,6 +115,9 @@ struct node {
 	// Switches to its threads: from another of the same process, with which the meter's timer goes on; from another that
 	// is metered, whose timer is ended; from anything else.
 	__u64 switches[3];
+	// What these programs took of its CPU time, ns: at switches to its threads, wake-ups by them and their receives; at
+	// its packets, and how many; and of who delivers frames to it.
+	__u64 own[OWN_SUMS];
 	struct waited waited;
 };
 
@@ -255,6 +197,8 @@ struct burst {
 	__u64 piece_from_ns;
 	__u32 piece_hits;
 	__u32 piece_counts;
+	// What these programs took of its CPU time since its node was told, as in `own`.
+	__u64 own[OWN_OF_FRAMES];
 	struct wait wait;
 };
 struct {
@@ -322,11 +266,27 @@ static __always_inline void sleep_ends(struct burst *b, struct task_struct *task
 	b->gap_ns = p && p->busy_ns && p->busy_ns < now ? now - p->busy_ns : 0;
 }
 
+// Who wakes a thread pays for this program: another of the node, or the emulator, whose time is charged to the node.
+static __always_inline void tell_waker(struct task_struct *task, struct node *node, __u64 began)
+{
+	struct task_struct *waker = bpf_get_current_task_btf();
+	struct burst *b;
+
+	if (is_own(waker)) {
+		if (waker->policy != SCHED_IDLE)
+			__sync_fetch_and_add(&node->own[OWN_OF_FRAMES], bpf_ktime_get_ns() - began);
+	} else if (waker->nsproxy == task->nsproxy) {
+		b = bpf_task_storage_get(&bursts, waker, 0, 0);
+		if (b)
+			b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - began;
+	}
+}
+
 static __always_inline int woken(struct task_struct *task)
 {
 	struct node *node;
 	struct burst *b;
-	__u64 cookie, now;
+	__u64 cookie, now = bpf_ktime_get_ns();
 
 	node = node_of(task, &cookie);
 	if (!node)
@@ -334,11 +294,11 @@ static __always_inline int woken(struct task_struct *task)
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
-	now = bpf_ktime_get_ns();
 	// Of one that is on its way to block: its switch knows better.
 	wait_begins(&b->wait, task, &node->waited, cookie, task->thread_info.cpu, now);
 	if (!b->going)
 		sleep_ends(b, task, now);
+	tell_waker(task, node, now);
 	return 0;
 }
 
@@ -505,17 +465,18 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	struct meter *meter;
 	struct node *node;
 	struct burst *b;
-	__u64 cpu_ns, cookie;
+	__u64 cpu_ns, cookie, now;
 
 	if (bytes <= 0 || flags & MSG_PEEK)
 		return 0;
+	now = bpf_ktime_get_ns();
 	b = bpf_task_storage_get(&bursts, task, 0, 0);
 	if (!b || !b->counting)
 		return 0;
 	node = node_of(task, &cookie);
 	if (!node)
 		return 0;
-	cpu_ns = cpu_time(task, b, bpf_ktime_get_ns());
+	cpu_ns = cpu_time(task, b, now);
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	if (!cores_are_slow())
 		count_piece(node, cost, b, cpu_ns);
@@ -524,6 +485,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	// What comes later is beyond what is counted.
 	if (cpu_ns - b->counted_from_ns < COUNTED_MAX_NS)
 		b->data += bytes + RECEIVE_BYTES;
+	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
 	return 0;
 }
 
@@ -569,12 +531,14 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	struct waited *waited = NULL;
 	struct process *process;
 	struct program *program;
+	__u64 *own = NULL;
 	struct burst *b;
 
 	if (node) {
 		waited = &node->waited;
-		// Else the sum is taken before the check, which the verifier refuses.
-		asm volatile("" : "+r"(waited));
+		own = node->own;
+		// Else the sums are taken before the check, which the verifier refuses.
+		asm volatile("" : "+r"(waited), "+r"(own));
 	}
 	passes_on(at, waited, next, next_cookie, next_node, now);
 	if (node) {
@@ -589,6 +553,13 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 			b->going = 0;
 			b->woke_ns = 0;
 			count(node, cookie, prev, b);
+		}
+		if (b) {
+#pragma unroll
+			for (int i = 0; i < OWN_OF_FRAMES; i++) {
+				add(&own[i], b->own[i]);
+				b->own[i] = 0;
+			}
 		}
 		if (b && goes_on)
 			wait_begins(&b->wait, prev, &node->waited, cookie, at, now);
@@ -620,6 +591,8 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		piece_begins(b, b->counted_from_ns, false);
 		grow_old(b, next, process, now);
 	}
+	// The kernel's account is the next thread's by now.
+	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
 	return 0;
 }
 
@@ -691,7 +664,8 @@ static __always_inline __u32 innermost(struct pid *pid)
 	return nr;
 }
 
-static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
+// The sender's burst, if one of the node's threads sends.
+static __always_inline struct burst *fill(struct trailer *t, struct sk_buff *packet)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct nsproxy *namespaces = task->nsproxy;
@@ -703,10 +677,10 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->now_ns = now;
 	// Received frames are answered in the emulator's context; timers interrupt anybody.
 	if (!namespaces || BPF_CORE_READ(namespaces, net_ns) != BPF_CORE_READ(packet, dev, nd_net.net))
-		return;
+		return NULL;
 	b = bpf_task_storage_get(&bursts, task, 0, 0);
 	if (!b || !b->going)
-		return;
+		return NULL;
 	pid = task->thread_pid;
 	t->tid = innermost(pid);
 	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
@@ -725,6 +699,7 @@ static __always_inline void fill(struct trailer *t, struct sk_buff *packet)
 	t->switches = task->nvcsw + task->nivcsw;
 	t->run_delay_ns = task->sched_info.run_delay;
 	t->gap_us = b->gap_ns / 1000 < 0xffffffffull ? b->gap_ns / 1000 : 0xffffffffull;
+	return b;
 }
 
 // For a frame that is cut later.
@@ -739,27 +714,38 @@ static __always_inline int remember(struct __sk_buff *skb, const struct trailer 
 	return TC_ACT_OK;
 }
 
-SEC("tc")
-int debt(struct __sk_buff *skb)
+static __always_inline int leave(struct __sk_buff *skb, struct trailer *t)
 {
-	struct trailer t = {.magic = MAGIC};
-	const __u16 *word = (const __u16 *)&t;
+	const __u16 *word = (const __u16 *)t;
 	__u32 length = skb->len, sum = 0;
 
-	fill(&t, bpf_cast_to_kern_ctx(skb));
 	if (skb->gso_size)
-		return remember(skb, &t);
+		return remember(skb, t);
 #pragma unroll
-	for (int i = 0; i < (int)(sizeof t / 2 - 1); i++)
+	for (int i = 0; i < (int)(sizeof *t / 2 - 1); i++)
 		sum += word[i];
 	sum = (sum & 0xffff) + (sum >> 16);
 	sum = (sum & 0xffff) + (sum >> 16);
-	t.balance = 0xffff - sum;
-	if (bpf_skb_change_tail(skb, length + sizeof t, 0) || bpf_skb_store_bytes(skb, length, &t, sizeof t, 0)) {
+	t->balance = 0xffff - sum;
+	if (bpf_skb_change_tail(skb, length + sizeof *t, 0) || bpf_skb_store_bytes(skb, length, t, sizeof *t, 0)) {
 		__sync_fetch_and_add(&dropped, 1);
 		return TC_ACT_SHOT;
 	}
 	return TC_ACT_OK;
+}
+
+SEC("tc")
+int debt(struct __sk_buff *skb)
+{
+	struct trailer t = {.magic = MAGIC};
+	struct burst *b = fill(&t, bpf_cast_to_kern_ctx(skb));
+	int action = leave(skb, &t);
+
+	if (b) {
+		b->own[OWN_OF_PACKETS] += bpf_ktime_get_ns() - t.now_ns;
+		b->own[OWN_PACKETS]++;
+	}
+	return action;
 }
 
 char _license[] SEC("license") = "GPL";

@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 34;
+pub const ABI_VERSION: u32 = 35;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -278,6 +278,10 @@ pub struct NodePage {
     /// How many times that a switch costs on the average, in parts of [`SWITCH_ONCE`]: nothing between threads of one process, whose timer goes
     /// on, and twice from another metered one, whose timer is ended first. [`SWITCHES_UNKNOWN`] where nobody tells.
     pub switch_part: AtomicU32,
+    /// What DieCast's BPF programs take of its threads' CPU time for each switch to one of them (with the wake-ups and receives
+    /// that go with it) and for each packet that they send, on the average, real CPU ns; 0 while that is not known.
+    pub own_switch_ns: AtomicU64,
+    pub own_packet_ns: AtomicU64,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
     /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do

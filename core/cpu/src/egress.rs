@@ -10,8 +10,7 @@ use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, Thread
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after, switches_ns, switches_since,
-    warm_ns,
+    SwitchCost, at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after, switches_since, warm_ns,
 };
 
 /// What is known of a packet's sender.
@@ -64,8 +63,9 @@ struct Account<'a> {
     slow_discount: u32,
     /// Of a node whose threads are hit after a grain or two wherever they are.
     grain_ns: Option<u64>,
-    /// What the meter adds to a switch, and how many times that on the average.
-    switch: (u64, u32),
+    switch: SwitchCost,
+    /// What BPF programs take at a packet: paid after it, so taken off at the next.
+    packet_ns: u64,
     slowness: Rate,
     entries: &'a [AtomicU64],
     /// Those of them that the thread is pinned to, as bits; 0 for all.
@@ -83,15 +83,11 @@ struct Account<'a> {
 }
 
 impl Account<'_> {
-    /// The meter's part of what a burst used.
-    fn switched(&self, switches: u64, usual_ns: u64) -> u64 {
-        switches_ns(self.switch.0, self.switch.1, switches, usual_ns)
-    }
-
-    /// Charges work of a burst that could start at `earliest`, with so many switches; its end.
-    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, burst: Burst, switches: u64) -> VirtNs {
+    /// Charges work of a burst that could start at `earliest`, with so many switches, and so much that is not the program's
+    /// beside; its end.
+    fn book(&mut self, earliest: VirtNs, cpu_ns: u64, burst: Burst, (switches, beside_ns): (u64, u64)) -> VirtNs {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
-        let cost = self.switched(switches, usual);
+        let cost = self.switch.of(switches, beside_ns, usual);
         let warm = warm_ns(self.discount, burst.gap_ns, burst.taken_ns, usual - cost);
         self.cost_ns += cost;
         let c = charge(self.entries, self.cores, self.now_v, earliest, self.slowness.mul_floor(warm));
@@ -111,7 +107,7 @@ impl Account<'_> {
     /// Virtual CPU time that a burst's work takes on the original machine, ns.
     fn work_v_ns(&self, cpu_ns: u64, burst: Burst, switches: u64) -> u64 {
         let usual = at_usual_speed(self.slow_discount, cpu_ns);
-        let work = usual - self.switched(switches, usual);
+        let work = usual - self.switch.of(switches, 0, usual);
         self.slowness.mul_floor(warm_ns(self.discount, burst.gap_ns, burst.taken_ns, work))
     }
 
@@ -162,7 +158,7 @@ impl Account<'_> {
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
             let burst = Burst::of(slot);
             slot.burst_ns.store(burst_after(burst.taken_ns, used_ns), Relaxed);
-            self.book(before, used_ns, burst, switches)
+            self.book(before, used_ns, burst, (switches, self.packet_ns))
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
@@ -170,13 +166,13 @@ impl Account<'_> {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
                 let start = VirtNs(before.0.max(latest_start));
-                earliest = self.book(start, left_over_ns, Burst::of(slot), switches.saturating_sub(1));
+                earliest = self.book(start, left_over_ns, Burst::of(slot), (switches.saturating_sub(1), 0));
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
             slot.burst_ns.store(burst_after(0, used_ns - left_over_ns), Relaxed);
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
-            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), of_burst)
+            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), (of_burst, self.packet_ns))
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
         slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
@@ -201,9 +197,16 @@ fn known_part(page: &NodePage) -> u32 {
     }
 }
 
-/// What the meter adds to a switch of the node on the average, real CPU ns; nothing before it is known.
+/// What a switch of the node costs; nothing before it is known.
+fn switch_cost(page: &NodePage) -> SwitchCost {
+    let each_ns = page.switch_cost_ns.load(Relaxed);
+    SwitchCost { each_ns, part: known_part(page), own_ns: page.own_switch_ns.load(Relaxed) }
+}
+
+/// The same in all, on the average, real CPU ns.
 pub fn mean_switch_ns(page: &NodePage) -> f64 {
-    page.switch_cost_ns.load(Relaxed) as f64 * f64::from(known_part(page)) / f64::from(SWITCH_ONCE)
+    let SwitchCost { each_ns, part, own_ns } = switch_cost(page);
+    each_ns as f64 * f64::from(part) / f64::from(SWITCH_ONCE) + own_ns as f64
 }
 
 /// Charges a packet's sender up to the instant of sending. The packet may leave at the returned instant, which may
@@ -220,7 +223,8 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         discount: &page.cold_discount,
         slow_discount: page.slow_discount.load(Relaxed),
         grain_ns: page.clocks_hit().then(|| page.grain_ns.load(Relaxed)),
-        switch: (page.switch_cost_ns.load(Relaxed), known_part(page)),
+        switch: switch_cost(page),
+        packet_ns: page.own_packet_ns.load(Relaxed),
         slowness: page.slowness(),
         entries: page.entries(),
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
@@ -281,13 +285,26 @@ mod tests {
         slot: Option<&ThreadSlot>,
         sent: &Sent,
     ) -> (u64, u64, u64) {
+        let switch = SwitchCost { each_ns: switch_ns, part: 1 << 16, own_ns: 0 };
+        charged_less((discount, slow_discount, switch, 0), free_v, now_ns, slot, sent)
+    }
+
+    /// The same with what BPF programs take at a packet.
+    fn charged_less(
+        (discount, slow_discount, switch, packet_ns): (&[AtomicU32; GAP_BINS], u32, SwitchCost, u64),
+        free_v: u64,
+        now_ns: u64,
+        slot: Option<&ThreadSlot>,
+        sent: &Sent,
+    ) -> (u64, u64, u64) {
         let entries = [AtomicU64::new(free_v)];
         let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
         let mut a = Account {
             discount,
             slow_discount,
             grain_ns: Some(500 * US),
-            switch: (switch_ns, 1 << 16),
+            switch,
+            packet_ns,
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             cores: 0,
@@ -377,6 +394,23 @@ mod tests {
         assert_eq!(s.untold_cost_ns.load(Relaxed), 10 * US);
         // A thread without a slot was switched to once.
         assert_eq!(dearer(0, None), (10_590 * US, 0, 0));
+    }
+
+    #[test]
+    fn what_bpf_programs_take_is_charged_to_nobody() {
+        // 3 us at each of two switches, 7 at the packet before. Half speed.
+        let s = slot(800 * US, 50 * MS, 5 * MS);
+        s.switches.store(0xffff, Relaxed);
+        let sent = Sent { switches: 1, ..sent() };
+        let (none, switch) = (Default::default(), SwitchCost { own_ns: 3 * US, ..SwitchCost::default() });
+        let less = |slot| charged_less((&none, 0, switch, 7 * US), 10 * MS, 101 * MS, slot, &sent);
+        assert_eq!(less(Some(&s)).1, (500 - 2 * 3 - 7) * US);
+        assert_eq!(s.cost_ns.load(Relaxed), 13 * US);
+        assert_eq!(s.last_cpu_ns.load(Relaxed), 1300 * US, "all that the kernel counted is settled");
+        // Never all of it.
+        let short = Sent { cpu_ns: 1004 * US, ..sent };
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        assert_eq!(charged_less((&none, 0, switch, 7 * US), 0, 101 * MS, Some(&s), &short).1, 250);
     }
 
     /// Nine tenths of 1/65536 each.

@@ -129,12 +129,25 @@ pub fn finish_of(entries: &[AtomicU64], cores: u64, earliest: VirtNs, work_v_ns:
 /// Part of the CPU time between two charges that is at most taken for the cost of switches, in 1/16.
 const SWITCHES_MAX: u64 = 15;
 
-/// What the meter cost a thread in so many switches to it, out of what it used. `part` is how many times `each_ns` a switch
-/// costs on the average, in parts of [`SWITCH_ONCE`]. Rounds down; no product of the two exceeds 2^96.
-pub const fn switches_ns(each_ns: u64, part: u32, switches: u64, used_ns: u64) -> u64 {
-    let cost = each_ns.saturating_mul(switches) as u128 * part as u128 / SWITCH_ONCE as u128;
-    let most = used_ns / 16 * SWITCHES_MAX;
-    if cost < most as u128 { cost as u64 } else { most }
+/// What the meter adds to a switch and BPF programs take at one, real CPU ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SwitchCost {
+    /// Of setting and ending a thread's timer, and how many times that on the average, in parts of [`SWITCH_ONCE`].
+    pub each_ns: u64,
+    pub part: u32,
+    /// Of BPF programs.
+    pub own_ns: u64,
+}
+
+impl SwitchCost {
+    /// What that cost a thread in so many switches to it, and `beside_ns` with it, out of what it used. Rounds down; no
+    /// product exceeds 2^96.
+    pub const fn of(self, switches: u64, beside_ns: u64, used_ns: u64) -> u64 {
+        let timer = self.each_ns.saturating_mul(switches) as u128 * self.part as u128 / SWITCH_ONCE as u128;
+        let cost = timer + self.own_ns.saturating_mul(switches) as u128 + beside_ns as u128;
+        let most = used_ns / 16 * SWITCHES_MAX;
+        if cost < most as u128 { cost as u64 } else { most }
+    }
 }
 
 /// A thread's count of context switches: the last sixteen bits of all, above them those of its own will.
@@ -226,14 +239,17 @@ mod tests {
     #[test]
     fn switches_cost_what_they_are_and_never_all_of_it() {
         const HALF: u32 = 1 << 15;
-        assert_eq!(switches_ns(5_000, 1 << 16, 3, 100_000), 15_000);
-        assert_eq!(switches_ns(5_000, HALF, 3, 100_000), 7_500);
-        assert_eq!(switches_ns(5_000, 0, 3, 100_000), 0);
-        assert_eq!(switches_ns(5_000, 3 << 15, 3, 100_000), 22_500);
-        assert_eq!(switches_ns(5_000, 1 << 16, 3, 16_000), 15_000);
-        assert_eq!(switches_ns(5_000, 1 << 16, 30, 16_000), 15_000, "fifteen sixteenths");
-        assert_eq!(switches_ns(u64::MAX, HALF, u64::MAX, u64::MAX), u64::MAX / 2, "no overflow");
-        assert_eq!(switches_ns(u64::MAX, u32::MAX, u64::MAX, 32), 30, "no overflow");
+        let cost = |each_ns, part, own_ns| SwitchCost { each_ns, part, own_ns };
+        assert_eq!(cost(5_000, 1 << 16, 0).of(3, 0, 100_000), 15_000);
+        assert_eq!(cost(5_000, HALF, 0).of(3, 0, 100_000), 7_500);
+        assert_eq!(cost(5_000, 0, 0).of(3, 0, 100_000), 0);
+        assert_eq!(cost(5_000, 3 << 15, 0).of(3, 0, 100_000), 22_500);
+        assert_eq!(cost(5_000, HALF, 1_000).of(3, 700, 100_000), 11_200);
+        assert_eq!(cost(5_000, 1 << 16, 0).of(3, 0, 16_000), 15_000);
+        assert_eq!(cost(5_000, 1 << 16, 0).of(30, 0, 16_000), 15_000, "fifteen sixteenths");
+        assert_eq!(cost(0, 0, 1_000).of(30, 0, 16_000), 15_000, "fifteen sixteenths");
+        assert_eq!(cost(u64::MAX, HALF, 0).of(u64::MAX, 0, u64::MAX), u64::MAX / 2, "no overflow");
+        assert_eq!(cost(u64::MAX, u32::MAX, u64::MAX).of(u64::MAX, u64::MAX, 32), 30, "no overflow");
     }
 
     #[test]

@@ -38,6 +38,9 @@ pub struct Receiver {
     cut_ns: AtomicU64,
     /// Not charged, because a machine that did nothing else could not have kept up either.
     beyond_ns: AtomicU64,
+    /// Frames that came, and what BPF programs take at one on the average, real CPU ns: not charged, and not cut.
+    frames: AtomicU64,
+    own_ns: AtomicU64,
     /// Virtual instant at which a machine that did nothing else would be done with it.
     free_v_ns: AtomicU64,
     /// When the last of it ended, real.
@@ -73,6 +76,16 @@ impl Receiver {
         core::array::from_fn(|bin| core::array::from_fn(|i| self.counts[bin][i].load(Relaxed)))
     }
 
+    /// Frames so far.
+    pub fn frames(&self) -> u64 {
+        self.frames.load(Relaxed)
+    }
+
+    /// BPF programs take so much of the work on a frame, real ns.
+    pub fn set_own(&self, own_ns: u64) {
+        self.own_ns.store(own_ns, Relaxed);
+    }
+
     /// From here on takes so much off, by how long the node has rested: parts as in the node's page.
     pub fn set_cold_discount(&self, table: &[u32; GAP_BINS]) {
         self.cold_discount.iter().zip(table).for_each(|(cell, part)| cell.store(*part, Relaxed));
@@ -80,7 +93,8 @@ impl Receiver {
 
     /// Charges the node of `page` for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
     pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, ended: RealNs) {
-        let took_ns = ended.since(begun).0;
+        add(&self.frames, 1);
+        let took_ns = self.kernels_ns(ended.since(begun).0);
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));
         self.last_r_ns.store(ended.0, Relaxed);
         // Before its first frame a node has not been watched: no sleep is known.
@@ -92,6 +106,11 @@ impl Receiver {
         } else {
             add(&self.beyond_ns, work_ns);
         }
+    }
+
+    /// What of a frame's work is no BPF program's: half at least, whatever the average says.
+    fn kernels_ns(&self, took_ns: u64) -> u64 {
+        took_ns - self.own_ns.load(Relaxed).min(took_ns / 2)
     }
 
     /// What of a frame's work after a rest is the original machine's; counts the frame.
@@ -211,6 +230,14 @@ mod tests {
         let free = free(&entries)[0];
         assert!((free - (999 * MS + 900 * US)) <= LAG_MAX_V_NS + 200 * US, "{free}");
         assert!((5_000..5_400).contains(&taken), "{taken}");
+    }
+
+    #[test]
+    fn what_bpf_programs_take_of_a_frame_is_not_the_nodes() {
+        let receiver = Receiver::default();
+        assert_eq!(receiver.kernels_ns(20 * US), 20 * US);
+        receiver.set_own(3 * US);
+        assert_eq!([20 * US, 4 * US].map(|ns| receiver.kernels_ns(ns)), [17 * US, 2 * US]);
     }
 
     /// 20 µs of work each after rests of 1 and 16 ms, of which the latter are to cost half.

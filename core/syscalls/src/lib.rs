@@ -192,7 +192,7 @@ rows! {
     (280, utimensat, UTIMENSAT, Clock, Trap(Any(&[NonNull(2)])), "what stat shows is what was set", "files"),
     (281, epoll_pwait, EPOLL_PWAIT, Wait, Trap(Any(&[IntPositive(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (282, signalfd, SIGNALFD, Signal, Trap(Always), "of SIGSYS and SIGTRAP alone: a socket with their records; of others too: see below", "blocked"),
-    (286, timerfd_settime, TIMERFD_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "the clock of an absolute time is read from fdinfo, or told by the timer itself where that can't be opened", "timers"),
+    (286, timerfd_settime, TIMERFD_SETTIME, Timer, Trap(Any(&[NonNull(2)])), "for an absolute time it is first set far ahead, to tell its clock", "timers"),
     (287, timerfd_gettime, TIMERFD_GETTIME, Timer, Trap(Any(&[NonNull(1)])), "", "timers"),
     (289, signalfd4, SIGNALFD4, Signal, Trap(Always), "as signalfd", "blocked"),
     (298, perf_event_open, PERF_EVENT_OPEN, Refused, Refuse(EACCES), "its counts, stamps and mapped pages are in real time, and kernel.perf_event_paranoid refuses so", "refusals"),

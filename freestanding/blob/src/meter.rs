@@ -194,7 +194,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let known_switches = slot.switches.load(Relaxed);
     let switched = {
         let since = ledger::switches_since(known_switches, switches);
-        ledger::switches_ns(n.switch_cost_ns.load(Relaxed), switch_part(), since, usual)
+        let own_ns = n.own_switch_ns.load(Relaxed);
+        ledger::SwitchCost { each_ns: n.switch_cost_ns.load(Relaxed), part: switch_part(), own_ns }.of(since, 0, usual)
     };
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // One that was left in the handler of the last had to wait for its end.

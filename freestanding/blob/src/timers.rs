@@ -454,22 +454,16 @@ pub fn timerfd_settime(a: [u64; 6]) -> Ret {
     if a[1] & 1 == 0 {
         return settime(nr::TIMERFD_SETTIME, a, MONOTONIC);
     }
-    if let Some(id) = timerfd_clock(a[0]) {
-        return settime(nr::TIMERFD_SETTIME, a, id);
-    }
     // Only what the kernel is going to set anyway.
     let ok = a[1] as u32 as u64 & !KNOWN_FLAGS == 0
         && user::get::<Pair<Timespec>>(a[2]).is_ok_and(|p| clock::valid(p.interval) && clock::valid(p.value));
-    if !ok {
-        return as_is(nr::TIMERFD_SETTIME, a);
-    }
-    set_unknown_timerfd(a)
+    if ok { set_timerfd_until(a) } else { as_is(nr::TIMERFD_SETTIME, a) }
 }
 
-/// Of one whose fdinfo can't be opened (no /proc, no right to, no descriptor left) the timer itself tells the clock: it is
-/// set to an instant far ahead, and says what is left until then.
+/// Descriptors are duplicated, inherited and passed, so a table of their clocks would be wrong, and fdinfo takes 20 to 50 us
+/// where code is cold. The timer itself tells its clock: it is set to an instant far ahead, and says what is left until then.
 #[inline(never)]
-fn set_unknown_timerfd(a: [u64; 6]) -> Ret {
+fn set_timerfd_until(a: [u64; 6]) -> Ret {
     const AHEAD_NS: u64 = 1_000_000_000_000_000;
     // No handler of the program's may set it meanwhile.
     let mask = signals::set_kernel_mask(!signals::SIGSYS_BIT);
@@ -499,52 +493,4 @@ fn set_unknown_timerfd(a: [u64; 6]) -> Ret {
 
 pub fn timerfd_gettime(a: [u64; 6]) -> Ret {
     gettime(nr::TIMERFD_GETTIME, a, MONOTONIC)
-}
-
-/// The clock of a timerfd, from its fdinfo: descriptors are duplicated, inherited and passed, so a table of
-/// ours would be wrong.
-#[inline(never)]
-fn timerfd_clock(fd: u64) -> Option<i32> {
-    // "/proc/self/fdinfo/" and up to ten digits, built on the stack as two words and a bit.
-    let mut path = *b"/proc/self/fdinfo/\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let (mut n, mut left) = (0usize, fd as u32);
-    loop {
-        if let Some(d) = digits.get_mut(n) {
-            *d = b'0' + (left % 10) as u8;
-        }
-        left /= 10;
-        n += 1;
-        if left == 0 {
-            break;
-        }
-    }
-    for i in 0..n {
-        if let (Some(p), Some(d)) = (path.get_mut(18 + i), digits.get(n - 1 - i)) {
-            *p = *d;
-        }
-    }
-    let file = sys::own(nr::OPENAT, [-100i64 as u64, &raw const path as u64, 0o2000000, 0, 0, 0]);
-    if file < 0 {
-        return None;
-    }
-    let mut text = MaybeUninit::<[u64; 24]>::uninit();
-    let got = sys::own(sys::READ, [file as u64, text.as_mut_ptr() as u64, 192, 0, 0, 0]);
-    sys::own(sys::CLOSE, [file as u64, 0, 0, 0, 0, 0]);
-    let len = if got > 0 && got <= 192 { got as usize } else { 0 };
-    // SAFETY: the kernel filled the first `got` bytes of this local.
-    let bytes = unsafe { core::slice::from_raw_parts(text.as_ptr() as *const u8, len) };
-    let key = *b"clockid: ";
-    let (mut seen, mut id) = (0usize, None::<i32>);
-    for b in bytes {
-        if seen == key.len() {
-            if b.is_ascii_digit() {
-                id = Some(id.unwrap_or(0) * 10 + (*b - b'0') as i32);
-                continue;
-            }
-            break;
-        }
-        seen = if key.get(seen) == Some(b) { seen + 1 } else { (*b == b'c') as usize };
-    }
-    id
 }

@@ -64,12 +64,12 @@ fn writable8(addr: u64) -> bool {
 
 /// Whether up to a page can be read, from the first byte to the last; 8 bytes at least.
 pub fn is_readable(addr: u64, len: u64) -> bool {
-    (8..=4096).contains(&len) && readable8(addr) && readable8(addr.wrapping_add(len - 8))
+    (8..=4096).contains(&len) && covered(addr, len, readable8)
 }
 
 /// Whether up to a page can be written, from the first byte to the last.
 pub fn is_writable(addr: u64, len: u64) -> bool {
-    on_this_page(addr, len) || writable8(addr) && writable8(addr.wrapping_add(len - 8))
+    on_this_page(addr, len) || covered(addr, len, writable8)
 }
 
 /// The stack page that the blob itself runs on is mapped and writable: no need to ask.
@@ -79,20 +79,12 @@ fn on_this_page(addr: u64, len: u64) -> bool {
     addr >= page && addr.saturating_add(len) <= page + 4096
 }
 
-/// Calls `ok` for the words that cover `len` bytes at `addr`. Fewer than 8 bytes are asked for by the aligned
+/// Calls `ok` for a word in each page of the up to a page of bytes at `addr`. Fewer than 8 bytes are asked for by the aligned
 /// words around them, which lie in the same pages.
 fn covered(addr: u64, len: u64, ok: fn(u64) -> bool) -> bool {
-    if len < 8 {
-        return ok(addr & !7) && ok(addr.wrapping_add(len - 1) & !7);
-    }
-    let mut at = 0;
-    while at + 8 <= len {
-        if !ok(addr.wrapping_add(at)) {
-            return false;
-        }
-        at += 8;
-    }
-    at == len
+    let last = addr.wrapping_add(len - 1);
+    let (first_word, last_word) = if len < 8 { (addr & !7, last & !7) } else { (addr, addr.wrapping_add(len - 8)) };
+    ok(first_word) && ((addr ^ last) < 4096 || ok(last_word))
 }
 
 /// Copies a value from the program.
@@ -126,10 +118,17 @@ pub unsafe fn change<T: Plain>(addr: u64, how: impl FnOnce(T) -> T) {
     unsafe { at.write_unaligned(how(at.read_unaligned())) };
 }
 
-/// Copies words to the program, one by one: the image has no `memcpy`.
+/// Copies words to the program, up to a page of them, one by one: the image has no `memcpy`.
 pub fn put_words(addr: u64, words: &[u64]) -> Result<(), Ret> {
+    let len = 8 * words.len() as u64;
+    if len == 0 || len > 4096 || !is_writable(addr, len) {
+        return if len == 0 { Ok(()) } else { Err(EFAULT) };
+    }
     for (i, w) in words.iter().enumerate() {
-        put(addr.wrapping_add(8 * i as u64), *w)?;
+        // SAFETY: the kernel just wrote in each page of these bytes, or they are on the current stack page.
+        unsafe { (addr as *mut u64).wrapping_add(i).write_unaligned(*w) };
+        // Else the compiler makes it a call of `memcpy`.
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
     }
     Ok(())
 }

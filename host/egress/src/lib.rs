@@ -30,12 +30,13 @@ const SLOW: &str = "slow";
 const HIT_COSTS: &str = "hit_costs";
 const METERED: &str = "metered";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
-/// by kind and bin, sums over their ages and over the hits in them, switches, then what threads waited for.
+/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, then what threads waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const HIT_WORDS: usize = HIT_SUMS * WAIT_KINDS;
 const SWITCH_WORDS: usize = 3;
-const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + waits::WAITED_WORDS;
+const OWN_WORDS: usize = 4;
+const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + waits::WAITED_WORDS;
 
 /// What the programs counted of a node's threads since it was added.
 #[derive(Clone, Debug, Default)]
@@ -45,6 +46,19 @@ pub struct Counted {
     pub hits: HitSums,
     /// Switches to its threads: from another of the same process; from another of a node; from anything else.
     pub switches: [u64; SWITCH_WORDS],
+    pub own: OwnTime,
+}
+
+/// What the programs themselves took of a node's CPU time, real ns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OwnTime {
+    /// At switches to its threads, wake-ups by them and their receives.
+    pub threads_ns: u64,
+    /// At packets that its threads sent, and how many those were.
+    pub packets_ns: u64,
+    pub packets: u64,
+    /// In the emulator's threads while these delivered frames to it.
+    pub frames_ns: u64,
 }
 
 /// Why packets can't tell their senders' CPU time.
@@ -137,7 +151,8 @@ impl Egress {
             *sum = words.next().unwrap_or(0.0);
         }
         let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
-        Ok(Counted { bursts, ages, hits, switches })
+        let [threads_ns, packets_ns, packets, frames_ns] = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
+        Ok(Counted { bursts, ages, hits, switches, own: OwnTime { threads_ns, packets_ns, packets, frames_ns } })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is

@@ -94,6 +94,45 @@ fn two_nodes() -> NetSpec {
     net.build().unwrap()
 }
 
+/// 200 datagrams, and a wait after each: the programs take some of the sender's time at each, and tell how much.
+#[test]
+fn what_the_programs_take_themselves_is_told() {
+    if !skip() {
+        diecast_quiet::look(own_time);
+    }
+}
+
+fn own_time() {
+    let egress = Egress::load().unwrap();
+    let spec = two_nodes();
+    let (ns, _tap, cookie) = nic(&egress, &spec);
+    let send = |count: u64| {
+        in_netns(ns.as_fd(), || {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            for _ in 0..count {
+                socket.send_to(b"datagram", (spec.nodes[1].ipv4, 9)).unwrap();
+                poll_ms(1);
+            }
+        })
+        .unwrap();
+    };
+    send(3);
+    let before = egress.counted(cookie).unwrap();
+    send(200);
+    let after = egress.counted(cookie).unwrap();
+    let packets = after.own.packets - before.own.packets;
+    // The sender of the first has not been switched to since it came to the node.
+    assert!((199..300).contains(&packets), "{packets} packets");
+    let switches: u64 = after.switches.iter().sum::<u64>() - before.switches.iter().sum::<u64>();
+    assert!(switches >= 200, "{switches} switches");
+    // 0.2 us where code is warm, up to 10 where it is cold.
+    let each = [
+        (after.own.packets_ns - before.own.packets_ns) / packets,
+        (after.own.threads_ns - before.own.threads_ns) / switches,
+    ];
+    assert!(each.iter().all(|ns| (50..30_000).contains(ns)), "ns a packet and a switch: {each:?}");
+}
+
 #[test]
 fn a_frame_tells_its_senders_cpu_time_and_keeps_its_checksum() {
     if !skip() {

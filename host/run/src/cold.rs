@@ -58,6 +58,9 @@ struct Learner {
     level_read: [u64; 2],
     /// The same of what the kernel does for the node when frames come.
     receives: Receives,
+    /// BPF programs' own time for each switch, packet and frame received.
+    own: [Mean; 3],
+    frames_read: u64,
     hits: HitSums,
     /// Hits, and what the blob saw of them, ns; both by the last reading.
     hits_seen: [f64; 2],
@@ -91,6 +94,23 @@ impl Known {
 
     fn wanted(&self) -> Option<f64> {
         Level::wanted(&self.now, &self.probed)
+    }
+}
+
+/// A mean that forgets.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: f64,
+    count: f64,
+}
+
+impl Mean {
+    /// Of so many more, of which an older one counts less; 0 while there are none.
+    fn after(&mut self, sum: u64, count: u64) -> u64 {
+        let keep = kept(KEEP, count as f64);
+        self.sum = self.sum * keep + sum as f64;
+        self.count = self.count * keep + count as f64;
+        if self.count > 0.0 { (self.sum / self.count) as u64 } else { 0 }
     }
 }
 
@@ -144,6 +164,7 @@ impl Learner {
             let times = (2 * metered + others) * u64::from(SWITCH_ONCE) / switches;
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
+        self.tell_own(&now, switches);
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         let of_use = self.busy(tdf) <= BUSY_MAX && of_one_tdf;
@@ -163,6 +184,23 @@ impl Learner {
         self.hits.age_and_add(keep, &hits);
         self.tell_hits(egress, keep);
         self.read = now;
+    }
+
+    /// Tells meters what BPF programs take themselves, which no original machine runs.
+    fn tell_own(&mut self, now: &Counted, switches: u64) {
+        let (own, read) = (now.own, self.read.own);
+        let frames = self.frame.receiver.frames();
+        let new_frames = frames - std::mem::replace(&mut self.frames_read, frames);
+        let counted = [
+            (own.threads_ns.saturating_sub(read.threads_ns), switches),
+            (own.packets_ns.saturating_sub(read.packets_ns), own.packets.saturating_sub(read.packets)),
+            (own.frames_ns.saturating_sub(read.frames_ns), new_frames),
+        ];
+        let [switch, packet, frame] = std::array::from_fn(|i| self.own[i].after(counted[i].0, counted[i].1));
+        let page = self.frame.page();
+        page.own_switch_ns.store(switch, Relaxed);
+        page.own_packet_ns.store(packet, Relaxed);
+        self.frame.receiver.set_own(frame);
     }
 
     /// Tells meters and counting programs what a hit adds to a burst; what was seen of older hits counts `keep` of itself.
@@ -232,6 +270,8 @@ pub(crate) fn start_learning(
             level: Level::default(),
             level_read: [0; 2],
             receives: Receives::default(),
+            own: Default::default(),
+            frames_read: 0,
             hits: HitSums::default(),
             hits_seen: [0.0; 2],
             hits_read: [0; 2],
