@@ -199,8 +199,7 @@ fn known_part(page: &NodePage) -> u32 {
 
 /// What a switch of the node costs; nothing before it is known.
 fn switch_cost(page: &NodePage) -> SwitchCost {
-    let each_ns = page.switch_cost_ns.load(Relaxed);
-    SwitchCost { each_ns, part: known_part(page), own_ns: page.own_switch_ns.load(Relaxed) }
+    SwitchCost::of_node(page, known_part(page))
 }
 
 /// The same in all, on the average, real CPU ns.

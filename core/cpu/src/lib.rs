@@ -44,7 +44,7 @@ pub use weights::{
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use diecast_core_abi::SWITCH_ONCE;
+use diecast_core_abi::{NodePage, SWITCH_ONCE};
 use diecast_core_vtime::VirtNs;
 
 /// How far a running thread may be behind its virtual clock before its debt is forgiven (and counted).
@@ -140,6 +140,12 @@ pub struct SwitchCost {
 }
 
 impl SwitchCost {
+    /// Of a node; `part` is what is known of it where this is asked.
+    pub fn of_node(page: &NodePage, part: u32) -> SwitchCost {
+        let [each_ns, own_ns] = [&page.switch_cost_ns, &page.own_switch_ns].map(|ns| ns.load(Ordering::Relaxed));
+        SwitchCost { each_ns, part, own_ns }
+    }
+
     /// What that cost a thread in so many switches to it, and `beside_ns` with it, out of what it used. Rounds down; no
     /// product exceeds 2^96.
     pub const fn of(self, switches: u64, beside_ns: u64, used_ns: u64) -> u64 {

@@ -194,8 +194,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let known_switches = slot.switches.load(Relaxed);
     let switched = {
         let since = ledger::switches_since(known_switches, switches);
-        let own_ns = n.own_switch_ns.load(Relaxed);
-        ledger::SwitchCost { each_ns: n.switch_cost_ns.load(Relaxed), part: switch_part(), own_ns }.of(since, 0, usual)
+        ledger::SwitchCost::of_node(n, switch_part()).of(since, 0, usual)
     };
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // One that was left in the handler of the last had to wait for its end.

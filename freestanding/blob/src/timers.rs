@@ -356,18 +356,22 @@ pub fn spec_out(id: i32, p: Pair<Timespec>) -> Pair<Timespec> {
     Pair { interval: smallest(p.interval), value }
 }
 
-#[inline(never)]
-fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
-    settime_after(number, a, id, None)
+/// What the program sets, if the kernel would.
+fn spec_at(addr: u64) -> Option<Pair<Timespec>> {
+    user::get::<Pair<Timespec>>(addr).ok().filter(|p| clock::valid(p.interval) && clock::valid(p.value))
 }
 
-/// The same, where what was set before is known.
 #[inline(never)]
-fn settime_after(number: u32, a: [u64; 6], id: i32, before: Option<Pair<Timespec>>) -> Ret {
-    let new = match user::get::<Pair<Timespec>>(a[2]) {
-        Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
-        _ => return as_is(number, a),
-    };
+fn settime(number: u32, a: [u64; 6], id: i32) -> Ret {
+    match spec_at(a[2]) {
+        Some(new) => set(number, a, id, new, None),
+        None => as_is(number, a),
+    }
+}
+
+/// `before` is what was set before, where that is known.
+#[inline(never)]
+fn set(number: u32, a: [u64; 6], id: i32, new: Pair<Timespec>, before: Option<Pair<Timespec>>) -> Ret {
     let mut old = Pair { interval: ZERO_TS, value: ZERO_TS };
     let r = clock::by_one_rate(|made| {
         if number == nr::TIMER_SETTIME && !signals::is_guest() {
@@ -425,10 +429,7 @@ fn cpu_timer_left(id: u64) -> Pair<Timespec> {
 
 #[inline(never)]
 fn set_cpu_timer(a: [u64; 6]) -> Ret {
-    let new = match user::get::<Pair<Timespec>>(a[2]) {
-        Ok(p) if clock::valid(p.interval) && clock::valid(p.value) => p,
-        _ => return as_is(nr::TIMER_SETTIME, a),
-    };
+    let Some(new) = spec_at(a[2]) else { return as_is(nr::TIMER_SETTIME, a) };
     let old = cpu_timer_left(a[0]);
     let (value, interval) = (clock::ns_of(new.value), clock::ns_of(new.interval));
     let index = a[0] as u32 as usize;
@@ -455,15 +456,16 @@ pub fn timerfd_settime(a: [u64; 6]) -> Ret {
         return settime(nr::TIMERFD_SETTIME, a, MONOTONIC);
     }
     // Only what the kernel is going to set anyway.
-    let ok = a[1] as u32 as u64 & !KNOWN_FLAGS == 0
-        && user::get::<Pair<Timespec>>(a[2]).is_ok_and(|p| clock::valid(p.interval) && clock::valid(p.value));
-    if ok { set_timerfd_until(a) } else { as_is(nr::TIMERFD_SETTIME, a) }
+    match spec_at(a[2]) {
+        Some(new) if a[1] as u32 as u64 & !KNOWN_FLAGS == 0 => set_timerfd_until(a, new),
+        _ => as_is(nr::TIMERFD_SETTIME, a),
+    }
 }
 
 /// Descriptors are duplicated, inherited and passed, so a table of their clocks would be wrong, and fdinfo takes 20 to 50 us
 /// where code is cold. The timer itself tells its clock: it is set to an instant far ahead, and says what is left until then.
 #[inline(never)]
-fn set_timerfd_until(a: [u64; 6]) -> Ret {
+fn set_timerfd_until(a: [u64; 6], new: Pair<Timespec>) -> Ret {
     const AHEAD_NS: u64 = 1_000_000_000_000_000;
     // No handler of the program's may set it meanwhile.
     let mask = signals::set_kernel_mask(!signals::SIGSYS_BIT);
@@ -483,7 +485,7 @@ fn set_timerfd_until(a: [u64; 6]) -> Ret {
                 id = other;
             }
         }
-        settime_after(nr::TIMERFD_SETTIME, a, id, Some(before))
+        set(nr::TIMERFD_SETTIME, a, id, new, Some(before))
     } else {
         as_is(nr::TIMERFD_SETTIME, a)
     };

@@ -99,8 +99,7 @@ pub fn get<T: Plain>(addr: u64) -> Result<T, Ret> {
 
 /// Copies a value to the program.
 pub fn put<T: Plain>(addr: u64, value: T) -> Result<(), Ret> {
-    let len = size_of::<T>() as u64;
-    if !on_this_page(addr, len) && !covered(addr, len, writable8) {
+    if !is_writable(addr, size_of::<T>() as u64) {
         return Err(EFAULT);
     }
     // SAFETY: the kernel just wrote these bytes, or they are on the current stack page.
@@ -121,8 +120,8 @@ pub unsafe fn change<T: Plain>(addr: u64, how: impl FnOnce(T) -> T) {
 /// Copies words to the program, up to a page of them, one by one: the image has no `memcpy`.
 pub fn put_words(addr: u64, words: &[u64]) -> Result<(), Ret> {
     let len = 8 * words.len() as u64;
-    if len == 0 || len > 4096 || !is_writable(addr, len) {
-        return if len == 0 { Ok(()) } else { Err(EFAULT) };
+    if len > 4096 || len > 0 && !is_writable(addr, len) {
+        return Err(EFAULT);
     }
     for (i, w) in words.iter().enumerate() {
         // SAFETY: the kernel just wrote in each page of these bytes, or they are on the current stack page.

@@ -61,6 +61,18 @@ pub struct OwnTime {
     pub frames_ns: u64,
 }
 
+impl OwnTime {
+    /// What came after an earlier reading.
+    pub fn since(&self, before: &OwnTime) -> OwnTime {
+        OwnTime {
+            threads_ns: self.threads_ns.saturating_sub(before.threads_ns),
+            packets_ns: self.packets_ns.saturating_sub(before.packets_ns),
+            packets: self.packets.saturating_sub(before.packets),
+            frames_ns: self.frames_ns.saturating_sub(before.frames_ns),
+        }
+    }
+}
+
 /// Why packets can't tell their senders' CPU time.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {

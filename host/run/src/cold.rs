@@ -62,8 +62,8 @@ struct Learner {
     own: [Mean; 3],
     frames_read: u64,
     hits: HitSums,
-    /// Hits, and what the blob saw of them, ns; both by the last reading.
-    hits_seen: [f64; 2],
+    /// What the blob saw of a hit, ns; hits and their sum by the last reading.
+    hits_seen: Mean,
     hits_read: [u64; 2],
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
@@ -105,12 +105,15 @@ struct Mean {
 }
 
 impl Mean {
-    /// Of so many more, of which an older one counts less; 0 while there are none.
-    fn after(&mut self, sum: u64, count: u64) -> u64 {
-        let keep = kept(KEEP, count as f64);
-        self.sum = self.sum * keep + sum as f64;
+    /// So many more, with this sum; older ones count `keep` of themselves.
+    fn add(&mut self, keep: f64, count: u64, sum: u64) {
         self.count = self.count * keep + count as f64;
-        if self.count > 0.0 { (self.sum / self.count) as u64 } else { 0 }
+        self.sum = self.sum * keep + sum as f64;
+    }
+
+    /// 0 while there are none.
+    fn mean(&self) -> f64 {
+        if self.count > 0.0 { self.sum / self.count } else { 0.0 }
     }
 }
 
@@ -188,15 +191,14 @@ impl Learner {
 
     /// Tells meters what BPF programs take themselves, which no original machine runs.
     fn tell_own(&mut self, now: &Counted, switches: u64) {
-        let (own, read) = (now.own, self.read.own);
+        let own = now.own.since(&self.read.own);
         let frames = self.frame.receiver.frames();
         let new_frames = frames - std::mem::replace(&mut self.frames_read, frames);
-        let counted = [
-            (own.threads_ns.saturating_sub(read.threads_ns), switches),
-            (own.packets_ns.saturating_sub(read.packets_ns), own.packets.saturating_sub(read.packets)),
-            (own.frames_ns.saturating_sub(read.frames_ns), new_frames),
-        ];
-        let [switch, packet, frame] = std::array::from_fn(|i| self.own[i].after(counted[i].0, counted[i].1));
+        let new = [(switches, own.threads_ns), (own.packets, own.packets_ns), (new_frames, own.frames_ns)];
+        for (mean, (count, ns)) in self.own.iter_mut().zip(new) {
+            mean.add(kept(KEEP, count as f64), count, ns);
+        }
+        let [switch, packet, frame] = self.own.map(|mean| mean.mean() as u64);
         let page = self.frame.page();
         page.own_switch_ns.store(switch, Relaxed);
         page.own_packet_ns.store(packet, Relaxed);
@@ -209,16 +211,15 @@ impl Learner {
         let k = &page.counters;
         let read = [&k.charging_hits, &k.seen_hits_ns].map(|c| c.load(Relaxed));
         let before = std::mem::replace(&mut self.hits_read, read);
-        for ((seen, now), before) in self.hits_seen.iter_mut().zip(read).zip(before) {
-            *seen = *seen * keep + now.saturating_sub(before) as f64;
-        }
-        let [hits, all_ns] = self.hits_seen;
+        let [hits, all_ns] = std::array::from_fn(|i| read[i].saturating_sub(before[i]));
+        self.hits_seen.add(keep, hits, all_ns);
+        let seen_ns = self.hits_seen.mean();
         let mut added_ns = 0;
-        if hits >= HITS_MIN {
-            let hidden_ns = self.hits.hidden_ns(all_ns / hits, page.hit_cost_ns.load(Relaxed));
+        if self.hits_seen.count >= HITS_MIN {
+            let hidden_ns = self.hits.hidden_ns(seen_ns, page.hit_cost_ns.load(Relaxed));
             // 0 is for what is not known.
             page.shown_hit_ns.store(hidden_ns.max(1), Relaxed);
-            added_ns = hidden_ns + (all_ns / hits) as u64;
+            added_ns = hidden_ns + seen_ns as u64;
         }
         // A map that refuses has what it was told last.
         let _ = egress.set_hit_cost(self.cookie, added_ns, self.frame.hits_apart_ns());
@@ -273,7 +274,7 @@ pub(crate) fn start_learning(
             own: Default::default(),
             frames_read: 0,
             hits: HitSums::default(),
-            hits_seen: [0.0; 2],
+            hits_seen: Mean::default(),
             hits_read: [0; 2],
             charged_ns: 0,
             read_at: RealNs(0),
