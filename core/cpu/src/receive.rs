@@ -5,6 +5,9 @@
 //! program that waits for the packet, and instead of one that computes. So it is charged to the node's ledger, on the
 //! virtual CPU that is free first.
 //!
+//! It also takes the original longer, in virtual time, than it takes here: whoever waits for the packet is woken as soon
+//! as a TDF-th of it has passed. So a frame is handed over later by the rest, on the average of frames of its size.
+//!
 //! It is the colder the longer the node has rested, more than what programs do. So frames are counted by how long that was,
 //! for `learn`, and what is cold of them has a table of its own.
 
@@ -12,7 +15,7 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use diecast_core_abi::{GAP_BINS, NodePage};
-use diecast_core_vtime::{RealNs, VirtNs};
+use diecast_core_vtime::{Rate, RealNs, VirtNs, VirtSpan};
 
 use crate::{LAG_MAX_V_NS, at_usual_speed, gap_bin, warm_ns};
 
@@ -28,6 +31,45 @@ pub type ReceiveCounts = [[u64; RECEIVE_SUMS]; GAP_BINS];
 /// Units of data in a frame: so many bytes each, and so many beside.
 const DATA_ONE: u64 = 256;
 const DATA_BESIDE: u64 = 4;
+
+/// Sizes of frames that are told apart: powers of two, of bytes.
+const SIZES: usize = 17;
+/// A mean follows what it is of within so many.
+const MEAN_OF: u64 = 64;
+/// Means are kept in parts of this of a nanosecond.
+const MEAN_ONE: u64 = 256;
+
+/// What frames of a size took lately, on the average.
+#[derive(Debug, Default)]
+struct Lately {
+    frames: AtomicU64,
+    /// Of the original's work, real CPU ns, and of the time that it took here, real ns; in parts of [`MEAN_ONE`].
+    work: AtomicU64,
+    took: AtomicU64,
+}
+
+impl Lately {
+    /// One more. Values stay below 2^32 ns.
+    fn add(&self, work_ns: u64, took_ns: u64) {
+        let frames = self.frames.fetch_add(1, Relaxed) + 1;
+        for (mean, ns) in [(&self.work, work_ns), (&self.took, took_ns)] {
+            let (before, of) = (mean.load(Relaxed), frames.min(MEAN_OF));
+            mean.store(before - before / of + ns * MEAN_ONE / of, Relaxed);
+        }
+    }
+
+    /// How much longer, in virtual time, the original works on one than it takes here, none before the first. Rounded down;
+    /// `slowness` is virtual CPU time for that of the host, `rate` virtual time for real.
+    fn hold(&self, slowness: Rate, rate: Rate) -> Option<VirtSpan> {
+        let [work_ns, took_ns] = [&self.work, &self.took].map(|mean| mean.load(Relaxed) / MEAN_ONE);
+        let hold_v_ns = slowness.mul_floor(work_ns).saturating_sub(rate.mul_floor(took_ns));
+        (self.frames.load(Relaxed) > 0).then_some(VirtSpan(hold_v_ns))
+    }
+}
+
+fn size_of_frame(bytes: usize) -> usize {
+    (bytes | 1).ilog2().min(SIZES as u32 - 1) as usize
+}
 
 /// The receiving side of a node. Who delivers a frame charges for it, others read, and set what is cold.
 #[derive(Debug, Default)]
@@ -48,6 +90,9 @@ pub struct Receiver {
     counts: [[AtomicU64; RECEIVE_SUMS]; GAP_BINS],
     /// What a frame costs more than on the original machine, by how long the node had rested.
     cold_discount: [AtomicU32; GAP_BINS],
+    /// Frames by size, and all of them.
+    sizes: [Lately; SIZES],
+    all: Lately,
 }
 
 /// What became of a node's receive work, real CPU ns since the start.
@@ -94,18 +139,41 @@ impl Receiver {
     /// Charges the node of `page` for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
     pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, ended: RealNs) {
         add(&self.frames, 1);
-        let took_ns = self.kernels_ns(ended.since(begun).0);
+        let whole_ns = ended.since(begun).0;
+        let took_ns = self.kernels_ns(whole_ns);
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));
         self.last_r_ns.store(ended.0, Relaxed);
         // Before its first frame a node has not been watched: no sleep is known.
         let gap_ns = if last_r.0 == 0 { 0 } else { begun.since(last_r).0 };
         let work_ns = self.work_ns(page.slow_discount.load(Relaxed), gap_ns, took_ns, bytes);
+        for lately in [&self.sizes[size_of_frame(bytes)], &self.all] {
+            lately.add(work_ns, whole_ns.min(RECEIVE_MAX_NS));
+        }
         let now = page.segment().v_of(begun);
         if self.book(page.entries(), now, page.slowness().mul_floor(work_ns)) {
             add(&self.charged_ns, work_ns);
         } else {
             add(&self.beyond_ns, work_ns);
         }
+    }
+
+    /// For how much longer than our kernel the original's works on a frame of so many bytes, on the average of late.
+    pub fn hold(&self, page: &NodePage, bytes: usize) -> VirtSpan {
+        self.hold_at(page.slowness(), page.segment().rate, bytes)
+    }
+
+    fn hold_at(&self, slowness: Rate, rate: Rate, bytes: usize) -> VirtSpan {
+        let of_size = self.sizes[size_of_frame(bytes)].hold(slowness, rate);
+        of_size.or_else(|| self.all.hold(slowness, rate)).unwrap_or_default()
+    }
+
+    /// The least that this is for a frame of any size; none before the first.
+    pub fn least_hold(&self, page: &NodePage) -> Option<VirtSpan> {
+        self.least_hold_at(page.slowness(), page.segment().rate)
+    }
+
+    fn least_hold_at(&self, slowness: Rate, rate: Rate) -> Option<VirtSpan> {
+        self.sizes.iter().filter_map(|lately| lately.hold(slowness, rate)).min()
     }
 
     /// What of a frame's work is no BPF program's: half at least, whatever the average says.
@@ -238,6 +306,38 @@ mod tests {
         assert_eq!(receiver.kernels_ns(20 * US), 20 * US);
         receiver.set_own(3 * US);
         assert_eq!([20 * US, 4 * US].map(|ns| receiver.kernels_ns(ns)), [17 * US, 2 * US]);
+    }
+
+    #[test]
+    fn a_size_takes_what_it_took_lately() {
+        let lately = Lately::default();
+        let means = |l: &Lately| [&l.work, &l.took].map(|mean| mean.load(Relaxed) / MEAN_ONE);
+        (0..5).for_each(|_| lately.add(20 * US, 30 * US));
+        assert_eq!(means(&lately), [20 * US, 30 * US]);
+        lately.add(80 * US, 30 * US);
+        assert_eq!(means(&lately), [30 * US, 30 * US]);
+        (0..1000).for_each(|_| lately.add(40 * US, 50 * US));
+        assert!(means(&lately).iter().zip([40 * US, 50 * US]).all(|(mean, all)| all.abs_diff(*mean) < 100));
+        assert_eq!([0, 1, 63, 64, 65_600, 1 << 20].map(size_of_frame), [0, 0, 5, 6, 16, 16]);
+    }
+
+    /// 20 µs of work that took 30 here: at TDF 10 the original works 17 µs longer, at half the speed 37; at TDF 1 it has ended
+    /// before.
+    #[test]
+    fn a_frame_is_held_for_what_the_original_works_longer() {
+        let lately = Lately::default();
+        let hold = |slowness, tdf| lately.hold(Rate { int: slowness, frac: 0 }, Rate::ratio_up(1, tdf));
+        assert_eq!(hold(1, 10), None);
+        lately.add(20 * US, 30 * US);
+        assert_eq!([hold(1, 10), hold(2, 10), hold(1, 1)], [17, 37, 0].map(|us| Some(VirtSpan(us * US))));
+        let receiver = Receiver::default();
+        receiver.sizes[7].add(20 * US, 20 * US);
+        receiver.sizes[9].add(60 * US, 60 * US);
+        receiver.all.add(40 * US, 40 * US);
+        let (one, tenth) = (Rate { int: 1, frac: 0 }, Rate::ratio_up(1, 10));
+        let hold = |bytes| receiver.hold_at(one, tenth, bytes);
+        assert_eq!([128, 600, 100, 9_000].map(hold), [18, 54, 36, 36].map(|us| VirtSpan(us * US)));
+        assert_eq!(receiver.least_hold_at(one, tenth), Some(VirtSpan(18 * US)));
     }
 
     /// 20 µs of work each after rests of 1 and 16 ms, of which the latter are to cost half.

@@ -22,6 +22,7 @@ mod build;
 mod change;
 mod convoy;
 mod delayed;
+mod hold;
 mod large;
 mod link;
 mod mark;
@@ -43,6 +44,7 @@ mod train;
 pub use build::NetBuilder;
 pub use change::Change;
 pub use delayed::{DelayedAcks, Departure};
+pub use hold::Holding;
 pub use large::LARGE_BYTES;
 pub use link::{
     Codel, Discipline, Distribution, FQ_FLOWS_MAX, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Framing, GilbertElliott, Jitter,

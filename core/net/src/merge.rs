@@ -29,6 +29,39 @@ pub struct Run {
     pieces: Pieces,
 }
 
+impl Due {
+    /// The receiver.
+    pub fn to(&self) -> NodeIx {
+        match self {
+            Due::Frame(delivery) => delivery.to,
+            Due::Run(run) => run.to,
+        }
+    }
+
+    /// When it is due; the first of a run.
+    pub fn at(&self) -> VirtNs {
+        match self {
+            Due::Frame(delivery) => delivery.due,
+            Due::Run(run) => run.due,
+        }
+    }
+
+    /// How many frames it stands for.
+    pub fn frames(&self) -> usize {
+        match self {
+            Due::Frame(_) => 1,
+            Due::Run(run) => run.count(),
+        }
+    }
+
+    pub(crate) fn set_at(&mut self, at: VirtNs) {
+        match self {
+            Due::Frame(delivery) => delivery.due = at,
+            Due::Run(run) => run.due = at,
+        }
+    }
+}
+
 impl Run {
     /// How many frames it stands for, two or more.
     pub fn count(&self) -> usize {
@@ -104,6 +137,16 @@ impl Network {
     /// The bytes of a run as one large frame behind its virtio header: what `head` then has and what is returned.
     pub fn merged<'a>(&'a self, run: &Run, head: &mut Vec<u8>) -> &'a [u8] {
         self.packets.larges.merged(run.pieces, head)
+    }
+
+    /// Bytes of what is due, at most; what belongs to a run as if it were cut.
+    pub fn bytes_of(&self, due: &Due) -> usize {
+        match due {
+            Due::Frame(delivery) => delivery.frame.len(),
+            Due::Run(Run { pieces, .. }) => {
+                self.packets.larges.piece_bytes(pieces.large, pieces.first) as usize * usize::from(pieces.count)
+            }
+        }
     }
 
     /// Ends a run.

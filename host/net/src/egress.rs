@@ -6,7 +6,7 @@
 
 use diecast_core_abi::PAUSED_UNIT_NS;
 use diecast_core_cpu::Sent;
-use diecast_core_vtime::{RealNs, VirtNs};
+use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 
 /// Length of the trailer. Its 16-bit words sum to 0xffff, so that it changes no checksum.
 pub const TRAILER_BYTES: usize = 56;
@@ -33,6 +33,13 @@ pub trait EgressLedger: Send + Sync {
 pub trait ReceiveLedger: Send + Sync {
     /// Charges the node with this index for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
     fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs);
+
+    /// For how much longer the original's kernel works on a frame of so many bytes than ours does for this node: it is
+    /// handed over so much later.
+    fn hold(&self, node: usize, bytes: usize) -> VirtSpan;
+
+    /// The least that this is for any node and size.
+    fn least_hold(&self) -> VirtSpan;
 }
 
 /// The trailer behind a frame: where it begins, and what it says (see [`parse`]). `None` when there is none, then the

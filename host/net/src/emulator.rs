@@ -7,6 +7,7 @@
 
 mod acks;
 mod hand_over;
+mod hold;
 mod stale;
 
 use std::io;
@@ -17,8 +18,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use diecast_core_net::{
-    BUFFER_ROOM_BYTES, Change, DelayedAcks, Due, ETHERNET_HEADER_BYTES, LARGE_BYTES, NetError, NetSpec, Network,
-    NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Segments, StaleEchoes,
+    BUFFER_ROOM_BYTES, Change, DelayedAcks, Due, ETHERNET_HEADER_BYTES, Holding, LARGE_BYTES, NetError, NetSpec,
+    Network, NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Segments, StaleEchoes,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use rustix::buffer::spare_capacity;
@@ -154,6 +155,9 @@ impl Emulator {
         };
         let mut runner = Runner {
             net,
+            holding: Holding::default(),
+            least_hold: VirtSpan(0),
+            least_hold_at: RealNs(0),
             merges: lookouts.iter().any(Option::is_some),
             lookouts,
             hand,
@@ -328,6 +332,11 @@ struct Until {
 
 struct Runner {
     net: Network,
+    /// What has reached its node and is handed over later.
+    holding: Holding,
+    /// Everything is held for at least so long, as of that instant.
+    least_hold: VirtSpan,
+    least_hold_at: RealNs,
     hand: Hand,
     /// Those to whom a backlog is left.
     writers: Option<Writers>,
@@ -473,7 +482,7 @@ impl Runner {
 
     /// Until when to wait: the next deadline, and while there is traffic at most the next look.
     fn until(&mut self, now: RealNs) -> Until {
-        let due = self.net.next_due().into_iter().chain(self.acks.as_ref().and_then(DelayedAcks::next_due)).min();
+        let due = self.next_due(now).into_iter().chain(self.acks.as_ref().and_then(DelayedAcks::next_due)).min();
         let due = due.map_or(RealNs::NEVER, |due| self.clock.r_of(due));
         let look_ns = match self.idle_looks {
             ..IDLE_LOOKS => LOOK_EVERY_NS,
@@ -516,15 +525,6 @@ impl Runner {
             };
         }
         None
-    }
-
-    /// The next that is due. Frames are merged where nobody looks at them.
-    fn pop_due(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
-        let (lookouts, captured) = (&self.lookouts, !self.captures.is_empty());
-        self.net.pop_due_merged(v, patience, |to, sure| {
-            let looks = |l: &Lookout| if sure { l.is_clear() } else { l.was_clear() };
-            !captured && lookouts[to.at()].as_ref().is_some_and(looks)
-        })
     }
 
     fn read_batch(&mut self, node: usize) {
@@ -737,7 +737,7 @@ impl Runner {
             pipes: self.net.pipe_counters(),
             nodes: self.net.node_counters(),
             receive_work: written.receive_work,
-            in_flight: self.net.in_flight(),
+            in_flight: self.net.in_flight() + self.holding.frames(),
             packets_read: t.packets_read,
             packets_written: written.packets,
             packets_merged: written.merged,

@@ -376,6 +376,19 @@ impl ReceiveLedger for NodeLedgers {
             frame.receiver.charge(frame.page(), bytes, begun, ended);
         }
     }
+
+    fn hold(&self, node: usize, bytes: usize) -> VirtSpan {
+        self.metered(node).map_or(VirtSpan(0), |frame| frame.receiver.hold(frame.page(), bytes))
+    }
+
+    /// Nodes that have received nothing yet have no say.
+    fn least_hold(&self) -> VirtSpan {
+        let of_nic = |nic| match self.metered(nic) {
+            Some(frame) => frame.receiver.least_hold(frame.page()),
+            None => Some(VirtSpan(0)),
+        };
+        (0..self.0.len()).filter_map(of_nic).min().unwrap_or_default()
+    }
 }
 
 /// The ways between nodes and the host. They are there before the first program and serve when the other end does.

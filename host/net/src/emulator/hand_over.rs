@@ -6,7 +6,6 @@ use diecast_core_net::{Checksum, Delivery, OFFLOAD_HEADER_BYTES, Run};
 use diecast_core_vtime::RealNs;
 
 use super::Runner;
-use crate::capture::Direction;
 use crate::clock::monotonic_now;
 use crate::writers::{Parcel, Writers};
 
@@ -15,9 +14,6 @@ impl Runner {
     pub(super) fn hand_over(&mut self, mut delivery: Delivery, now: RealNs) -> RealNs {
         self.erase_stale_echo(&mut delivery);
         let node = delivery.to.at();
-        if !self.captures.is_empty() {
-            self.captures.at_nic(node, delivery.due, Direction::Received, &delivery.frame);
-        }
         if let Some(acks) = &mut self.acks {
             acks.delivered(delivery.due, delivery.to, &delivery.frame);
         }

@@ -2,10 +2,15 @@
 //!
 //! Sockets here run in real time, so results are divided by the TDF.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
+use diecast_core_vtime::{RealNs, VirtSpan};
+use diecast_host_net::ReceiveLedger;
 
 use crate::lab::{Lab, echo, echo_server, measure_at_priority, median, skip};
 
@@ -85,6 +90,72 @@ fn round_trip_at_tdf_10_is_arithmetic_within_0_2_ms() {
     if !skip() {
         diecast_quiet::look(|| round_trip("10", 0.2, 8));
     }
+}
+
+/// Node 1's kernel would work 3 ms longer on a frame than ours, on a small one 5 ms; node 0's half a millisecond.
+#[derive(Default)]
+struct Slow {
+    charged: [AtomicU64; 2],
+}
+
+impl ReceiveLedger for Slow {
+    fn charge_receiver(&self, node: usize, _: usize, begun: RealNs, ended: RealNs) {
+        assert!(begun < ended);
+        self.charged[node].fetch_add(1, Relaxed);
+    }
+
+    fn hold(&self, node: usize, bytes: usize) -> VirtSpan {
+        VirtSpan(match (node, bytes) {
+            (0, _) => 500_000,
+            (_, ..200) => 5_000_000,
+            (_, _) => 3_000_000,
+        })
+    }
+
+    fn least_hold(&self) -> VirtSpan {
+        VirtSpan(500_000)
+    }
+}
+
+#[test]
+fn a_frame_is_handed_over_when_its_nodes_kernel_would_be_done_with_it() {
+    if !skip() {
+        diecast_quiet::look(held_frames);
+    }
+}
+
+fn held_frames() {
+    let ledger = Arc::new(Slow::default());
+    let lab = Lab::start_receivers(three_pipes(), "10", ledger.clone());
+    let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
+    let client_thread = || {
+        measure_at_priority();
+        for (bytes, held_ms) in [(64, 5.5), (1472, 3.5)] {
+            let mut payload = vec![0; bytes];
+            let mut ms: Vec<f64> =
+                (0..8).map(|id| lab.virtual_ms(echo(&client, lab.v4(1, 4000), &mut payload, id))).collect();
+            let (middle, want) = (median(&mut ms), round_trip_ms(bytes + OVERHEAD) + held_ms);
+            println!("{bytes} bytes: round trip {:.4} (median {middle:.4}) virtual ms, arithmetic {want:.4}", ms[0]);
+            assert!((want - 1e-3..want + 0.2).contains(&ms[0]), "{:.4} ms instead of {want:.4}", ms[0]);
+        }
+        // The first of these is held for 2 ms longer than those behind it, which don't pass it.
+        let burst = [vec![1; 64], vec![2; 1000], vec![3; 1000]];
+        burst.iter().for_each(|payload| _ = client.send_to(payload, lab.v4(1, 4000)).unwrap());
+        let mut buffer = [0; 2048];
+        for payload in burst {
+            let (n, _) = client.recv_from(&mut buffer).unwrap();
+            assert!(buffer[..n] == payload[..], "{n} bytes of {}", buffer[0]);
+        }
+        client.send_to(&[0], lab.v4(1, 4000)).unwrap();
+    };
+    thread::scope(|s| {
+        s.spawn(|| echo_server(&server));
+        s.spawn(client_thread);
+    });
+    let stats = lab.emulator.stop().unwrap();
+    println!("lateness {:?}, {:?}", stats.lateness(), stats.scheduling);
+    let [of_client, of_server] = [0, 1].map(|node| ledger.charged[node].load(Relaxed));
+    assert!(of_client >= 19 && of_server >= 20, "{of_client} and {of_server} frames");
 }
 
 /// Sends `payload` bytes to `to` at `rate` times the bottleneck until `stop`; the count keeps pace with the clock.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use diecast_core_net::{Link, NetBuilder, NetSpec, Recorded};
 use diecast_core_vtime::{FrameMap, Tdf};
 use diecast_host_net::{
-    Emulator, EmulatorConfig, NicKind, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now, prepare_node,
+    Emulator, EmulatorConfig, NicKind, ReceiveLedger, SharedFrame, SysctlRow, create_netns, in_netns, monotonic_now,
+    prepare_node,
 };
 use diecast_host_sys::idle;
 use diecast_host_sys::time::{allowed_cpus, only_when_idle, pin_to};
@@ -108,6 +109,21 @@ impl Lab {
 
     /// As [`Lab::start`], with everything that comes in sent to `record`.
     pub fn start_with(spec: NetSpec, tdf: &str, record: Option<Sender<Vec<Recorded>>>, threads: usize) -> Lab {
+        Lab::start_all(spec, tdf, record, None, threads)
+    }
+
+    /// As [`Lab::start`], with receivers charged.
+    pub fn start_receivers(spec: NetSpec, tdf: &str, receivers: Arc<dyn ReceiveLedger>) -> Lab {
+        Lab::start_all(spec, tdf, None, Some(receivers), 1)
+    }
+
+    fn start_all(
+        spec: NetSpec,
+        tdf: &str,
+        record: Option<Sender<Vec<Recorded>>>,
+        receivers: Option<Arc<dyn ReceiveLedger>>,
+        threads: usize,
+    ) -> Lab {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let tdf: Tdf = tdf.parse().unwrap();
         let frame = Arc::new(SharedFrame::new(FrameMap::start(monotonic_now(), tdf)));
@@ -126,7 +142,7 @@ impl Lab {
             taps,
             clock: frame.clone(),
             ledger: None,
-            receivers: None,
+            receivers,
             delays_acks: false,
             priority: Some(50),
             cpu: None,
