@@ -61,10 +61,10 @@ build: setup ## build the release binary
 test: build check freestanding-test ## everything that must hold: set-up, build, checks, tests
 	cargo test --workspace --exclude diecast-tests
 	@# More at a time than there are cores: frames at TDF 10 sleep most of the time.
-	cargo test --package diecast-tests --test conformance -- --test-threads=8
+	cargo test --package diecast-tests --test conformance -- --test-threads=4
 	cargo test --package diecast-tests --lib --bins --test system
 	@# Kernels before 6.18 have an event of each thread instead of a clock of each core.
-	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- --test-threads=8 $(METERED_TESTS)
+	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- --test-threads=4 $(METERED_TESTS)
 	DIECAST_HITS=threads cargo test --package diecast-tests --test system -- $(METERED_SYSTEM_TESTS)
 
 freestanding-test:
