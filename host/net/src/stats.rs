@@ -23,7 +23,7 @@ pub struct EmulatorStats {
     pub nodes: Vec<NodeCounters>,
     /// By node: real time that writes to its TAP took. The receiver's protocol stack runs inside them.
     pub receive_work: Vec<RealSpan>,
-    /// Packets on their way.
+    /// Packets on their way, and those that are held at their node.
     pub in_flight: usize,
     /// Frames read from TAP devices.
     pub packets_read: u64,

@@ -5,6 +5,7 @@ use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 
 use super::Runner;
 use crate::capture::Direction;
+use crate::lookout::Lookout;
 
 /// The least that anything is held changes slowly; it is asked for so seldom.
 const LEAST_EVERY_NS: u64 = 10_000_000;
@@ -13,22 +14,24 @@ impl Runner {
     /// The next that is handed over by `v`. Frames are merged where nobody looks at them.
     pub(super) fn pop_due(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
         loop {
-            if let Some(due) = self.holding.pop_due(v) {
-                return Some(due);
+            let held = self.holding.pop_due(v);
+            if held.is_some() {
+                return held;
             }
             let due = self.pop_arrived(v, patience)?;
-            let hold = self.hold(&due);
-            if let Some(due) = self.holding.hold(due, hold, v) {
-                return Some(due);
+            let hold = self.hold_of(&due);
+            let at_once = self.holding.hold(due, hold, v);
+            if at_once.is_some() {
+                return at_once;
             }
         }
     }
 
-    /// The next that has reached its node by `v`.
+    /// The next that has reached its node by `v`, seen by captures.
     fn pop_arrived(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
         let (lookouts, captured) = (&self.lookouts, !self.captures.is_empty());
         let due = self.net.pop_due_merged(v, patience, |to, sure| {
-            let looks = |l: &crate::lookout::Lookout| if sure { l.is_clear() } else { l.was_clear() };
+            let looks = |l: &Lookout| if sure { l.is_clear() } else { l.was_clear() };
             !captured && lookouts[to.at()].as_ref().is_some_and(looks)
         })?;
         if let Due::Frame(delivery) = &due
@@ -39,7 +42,7 @@ impl Runner {
         Some(due)
     }
 
-    fn hold(&self, due: &Due) -> VirtSpan {
+    fn hold_of(&self, due: &Due) -> VirtSpan {
         let Some(receivers) = &self.hand.receivers else { return VirtSpan(0) };
         let node = due.to().at();
         let header_bytes = if self.hand.offload[node] { OFFLOAD_HEADER_BYTES } else { 0 };
