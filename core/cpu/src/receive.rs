@@ -80,8 +80,7 @@ pub struct Receiver {
     cut_ns: AtomicU64,
     /// Not charged, because a machine that did nothing else could not have kept up either.
     beyond_ns: AtomicU64,
-    /// Frames that came, and what BPF programs take at one on the average, real CPU ns: not charged, and not cut.
-    frames: AtomicU64,
+    /// What BPF programs take at a frame on the average, real CPU ns: not charged, and not cut.
     own_ns: AtomicU64,
     /// Virtual instant at which a machine that did nothing else would be done with it.
     free_v_ns: AtomicU64,
@@ -123,7 +122,7 @@ impl Receiver {
 
     /// Frames so far.
     pub fn frames(&self) -> u64 {
-        self.frames.load(Relaxed)
+        self.all.frames.load(Relaxed)
     }
 
     /// BPF programs take so much of the work on a frame, real ns.
@@ -138,7 +137,6 @@ impl Receiver {
 
     /// Charges the node of `page` for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
     pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, ended: RealNs) {
-        add(&self.frames, 1);
         let whole_ns = ended.since(begun).0;
         let took_ns = self.kernels_ns(whole_ns);
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));

@@ -4,8 +4,7 @@
 //! TDF-th of that work has passed in virtual time. So a frame is handed over later, by what the original's kernel would
 //! still work on it when ours is done.
 
-use core::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
@@ -14,41 +13,12 @@ use crate::merge::Due;
 /// Frames in the order in which they are handed over: by the instant, then as they came.
 #[derive(Debug, Default)]
 pub struct Holding {
-    waiting: BinaryHeap<Reverse<Held>>,
+    waiting: BTreeMap<(VirtNs, u64), Due>,
     /// Those that came, for their order.
     came: u64,
     /// By node: when the last that came for it is handed over. None passes another.
     last: Vec<VirtNs>,
 }
-
-#[derive(Debug)]
-struct Held {
-    due: Due,
-    rank: u64,
-}
-
-impl Held {
-    fn key(&self) -> (VirtNs, u64) {
-        (self.due.at(), self.rank)
-    }
-}
-
-impl Ord for Held {
-    fn cmp(&self, other: &Held) -> Ordering {
-        self.key().cmp(&other.key())
-    }
-}
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Held) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl PartialEq for Held {
-    fn eq(&self, other: &Held) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-impl Eq for Held {}
 
 impl Holding {
     /// Keeps this for so much longer than it is due, and until what came for its node before is handed over. What need not
@@ -64,25 +34,25 @@ impl Holding {
         if at <= now {
             return Some(due);
         }
-        self.waiting.push(Reverse(Held { due, rank: self.came }));
+        self.waiting.insert((at, self.came), due);
         self.came += 1;
         None
     }
 
     /// When the next is handed over.
     pub fn next_due(&self) -> Option<VirtNs> {
-        self.waiting.peek().map(|Reverse(held)| held.due.at())
+        self.waiting.first_key_value().map(|((at, _), _)| *at)
     }
 
     /// The next, if it is due by now; its instant is that of handing over.
     pub fn pop_due(&mut self, now: VirtNs) -> Option<Due> {
         self.next_due().filter(|due| *due <= now)?;
-        self.waiting.pop().map(|Reverse(held)| held.due)
+        self.waiting.pop_first().map(|(_, due)| due)
     }
 
     /// Frames that wait.
     pub fn frames(&self) -> usize {
-        self.waiting.iter().map(|Reverse(held)| held.due.frames()).sum()
+        self.waiting.values().map(Due::frames).sum()
     }
 }
 

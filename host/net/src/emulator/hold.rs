@@ -11,7 +11,7 @@ use crate::lookout::Lookout;
 const LEAST_EVERY_NS: u64 = 10_000_000;
 
 impl Runner {
-    /// The next that is handed over by `v`. Frames are merged where nobody looks at them.
+    /// The next that is handed over by `v`.
     pub(super) fn pop_due(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
         loop {
             let held = self.holding.pop_due(v);
@@ -27,7 +27,7 @@ impl Runner {
         }
     }
 
-    /// The next that has reached its node by `v`, seen by captures.
+    /// The next that has reached its node by `v`, seen by captures. Frames are merged where nobody looks at them.
     fn pop_arrived(&mut self, v: VirtNs, patience: VirtSpan) -> Option<Due> {
         let (lookouts, captured) = (&self.lookouts, !self.captures.is_empty());
         let due = self.net.pop_due_merged(v, patience, |to, sure| {

@@ -2,6 +2,7 @@
 //!
 //! Sockets here run in real time, so results are divided by the TDF.
 
+use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -39,17 +40,28 @@ fn round_trip_ms(frame_bytes: usize) -> f64 {
     2.0 * (bits / 1e6 + bits / 1e5 + bits / 1e6 + 0.05 + 20.0 + 0.05)
 }
 
+/// Node 1 echoes while `work` has a socket of node 0, in a thread that goes before ordinary ones.
+fn beside_echo(lab: &Lab, work: impl FnOnce(&UdpSocket) + Send) {
+    let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
+    thread::scope(|s| {
+        s.spawn(|| echo_server(&server));
+        s.spawn(|| {
+            measure_at_priority();
+            work(&client);
+            client.send_to(&[0], lab.v4(1, 4000)).unwrap();
+        });
+    });
+}
+
 fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
     let lab = Lab::start(three_pipes(), tdf);
     let begun = lab.emulator.stats().unwrap();
-    let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
-    let client_thread = || {
-        measure_at_priority();
+    beside_echo(&lab, |client| {
         for bytes in [64, 1472] {
             let mut payload = vec![0; bytes];
-            echo(&client, lab.v4(1, 4000), &mut payload, 0);
+            echo(client, lab.v4(1, 4000), &mut payload, 0);
             let mut ms: Vec<f64> =
-                (1..=rounds).map(|id| lab.virtual_ms(echo(&client, lab.v4(1, 4000), &mut payload, id))).collect();
+                (1..=rounds).map(|id| lab.virtual_ms(echo(client, lab.v4(1, 4000), &mut payload, id))).collect();
             let (middle, want) = (median(&mut ms), round_trip_ms(bytes + OVERHEAD));
             // A machine that is busy with other tests only adds to a round trip: the emulator is judged by the
             // shortest, the median is for the eye (and for the benchmark, which runs alone).
@@ -61,11 +73,6 @@ fn round_trip(tdf: &str, tolerance_ms: f64, rounds: u64) {
             // Virtual deadlines never fire early, so no round trip is shorter than arithmetic.
             assert!(ms[0] >= want - 1e-3, "a round trip of {:.4} ms is shorter than {want:.4}", ms[0]);
         }
-        client.send_to(&[0], lab.v4(1, 4000)).unwrap();
-    };
-    thread::scope(|s| {
-        s.spawn(|| echo_server(&server));
-        s.spawn(client_thread);
     });
     let stats = lab.emulator.stop().unwrap();
     println!("TDF {tdf}: lateness {:?}, {:?}", stats.lateness(), stats.scheduling);
@@ -127,13 +134,11 @@ fn a_frame_is_handed_over_when_its_nodes_kernel_would_be_done_with_it() {
 fn held_frames() {
     let ledger = Arc::new(Slow::default());
     let lab = Lab::start_receivers(three_pipes(), "10", ledger.clone());
-    let (client, server) = (lab.udp(0, 4000), lab.udp(1, 4000));
-    let client_thread = || {
-        measure_at_priority();
+    beside_echo(&lab, |client| {
         for (bytes, held_ms) in [(64, 5.5), (1472, 3.5)] {
             let mut payload = vec![0; bytes];
             let mut ms: Vec<f64> =
-                (0..8).map(|id| lab.virtual_ms(echo(&client, lab.v4(1, 4000), &mut payload, id))).collect();
+                (0..8).map(|id| lab.virtual_ms(echo(client, lab.v4(1, 4000), &mut payload, id))).collect();
             let (middle, want) = (median(&mut ms), round_trip_ms(bytes + OVERHEAD) + held_ms);
             println!("{bytes} bytes: round trip {:.4} (median {middle:.4}) virtual ms, arithmetic {want:.4}", ms[0]);
             assert!((want - 1e-3..want + 0.2).contains(&ms[0]), "{:.4} ms instead of {want:.4}", ms[0]);
@@ -146,11 +151,6 @@ fn held_frames() {
             let (n, _) = client.recv_from(&mut buffer).unwrap();
             assert!(buffer[..n] == payload[..], "{n} bytes of {}", buffer[0]);
         }
-        client.send_to(&[0], lab.v4(1, 4000)).unwrap();
-    };
-    thread::scope(|s| {
-        s.spawn(|| echo_server(&server));
-        s.spawn(client_thread);
     });
     let stats = lab.emulator.stop().unwrap();
     println!("lateness {:?}, {:?}", stats.lateness(), stats.scheduling);
@@ -177,7 +177,7 @@ fn blast(lab: &Lab, from: usize, to: std::net::SocketAddr, payload: usize, per_v
 
 /// Bits per virtual second, Ethernet header counted, that `node` received in the window, from the first to the last
 /// datagram that came in it.
-fn receive_rate(lab: &Lab, socket: &std::net::UdpSocket, from: Instant, until: Instant) -> f64 {
+fn receive_rate(lab: &Lab, socket: &UdpSocket, from: Instant, until: Instant) -> f64 {
     measure_at_priority();
     let mut buffer = [0; 2048];
     let (mut bytes, mut first, mut last) = (0usize, None, None);
