@@ -104,6 +104,7 @@ struct ages {
 
 // host/egress/src/lib.rs has the same, in this order.
 enum { OWN_OF_THREADS, OWN_OF_PACKETS, OWN_PACKETS, OWN_OF_FRAMES, OWN_SUMS };
+enum { WAKES, WAKES_NS, WAKE_SUMS };
 
 // What is known of a node.
 struct node {
@@ -118,6 +119,8 @@ struct node {
 	// What these programs took of its CPU time, ns: at switches to its threads, wake-ups by them and their receives; at
 	// its packets, and how many; and of who delivers frames to it.
 	__u64 own[OWN_SUMS];
+	// Bursts that began with a receive, before any hit, and the CPU time up to it, ns.
+	__u64 wakes[WAKE_SUMS];
 	struct waited waited;
 };
 
@@ -482,6 +485,10 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 		count_piece(node, cost, b, cpu_ns);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
+	if (!b->data && !b->hits) {
+		__sync_fetch_and_add(&node->wakes[WAKES], 1);
+		__sync_fetch_and_add(&node->wakes[WAKES_NS], cpu_ns - b->counted_from_ns);
+	}
 	// What comes later is beyond what is counted.
 	if (cpu_ns - b->counted_from_ns < COUNTED_MAX_NS)
 		b->data += bytes + RECEIVE_BYTES;
@@ -593,6 +600,36 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	}
 	// The kernel's account is the next thread's by now.
 	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
+	return 0;
+}
+
+// When the frame that an emulator's thread delivers on a core reached the stack, CLOCK_MONOTONIC ns; 0 until then. Who delivers
+// reads it, and sets it back. What came before is the TAP's, which no original machine has.
+struct stack {
+	__u64 began_ns;
+	// Cores don't share cache lines.
+	__u64 pad[7];
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, CORES_MAX);
+	__type(key, __u32);
+	__type(value, struct stack);
+} stacks SEC(".maps");
+
+SEC("tp_btf/netif_receive_skb")
+int BPF_PROG(reached, struct sk_buff *packet)
+{
+	__u32 at = bpf_get_smp_processor_id();
+	struct stack *stack;
+
+	if (!is_own(bpf_get_current_task_btf()))
+		return 0;
+	stack = bpf_map_lookup_elem(&stacks, &at);
+	// The first time counts: a bridge in the node passes it on to the stack again.
+	if (stack && !stack->began_ns)
+		stack->began_ns = bpf_ktime_get_ns();
 	return 0;
 }
 

@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 35;
+pub const ABI_VERSION: u32 = 36;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -282,6 +282,9 @@ pub struct NodePage {
     /// that go with it) and for each packet that they send, on the average, real CPU ns; 0 while that is not known.
     pub own_switch_ns: AtomicU64,
     pub own_packet_ns: AtomicU64,
+    /// What a thread takes to come back from a sleep that the original's would not have slept, for it was still at work when
+    /// more came: on the average, real CPU ns; 0 while that is not known.
+    pub extra_wake_ns: AtomicU64,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
     /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do

@@ -66,6 +66,8 @@ struct Account<'a> {
     switch: SwitchCost,
     /// What BPF programs take at a packet: paid after it, so taken off at the next.
     packet_ns: u64,
+    /// What a wake-up takes that the original does without: its thread was still at work.
+    extra_wake_ns: u64,
     slowness: Rate,
     entries: &'a [AtomicU64],
     /// Those of them that the thread is pinned to, as bits; 0 for all.
@@ -172,7 +174,10 @@ impl Account<'_> {
             slot.burst_ns.store(burst_after(0, used_ns - left_over_ns), Relaxed);
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
-            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), (of_burst, self.packet_ns))
+            // Here it has run ahead and found nothing more to do.
+            let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
+            let beside = (of_burst, self.packet_ns + extra_wake_ns);
+            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
         slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
@@ -224,6 +229,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         grain_ns: page.clocks_hit().then(|| page.grain_ns.load(Relaxed)),
         switch: switch_cost(page),
         packet_ns: page.own_packet_ns.load(Relaxed),
+        extra_wake_ns: page.extra_wake_ns.load(Relaxed),
         slowness: page.slowness(),
         entries: page.entries(),
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
@@ -285,12 +291,17 @@ mod tests {
         sent: &Sent,
     ) -> (u64, u64, u64) {
         let switch = SwitchCost { each_ns: switch_ns, part: 1 << 16, own_ns: 0 };
-        charged_less((discount, slow_discount, switch, 0), free_v, now_ns, slot, sent)
+        charged_less((discount, slow_discount, switch, [0; 2]), free_v, now_ns, slot, sent)
     }
 
-    /// The same with what BPF programs take at a packet.
+    /// The same with what BPF programs take at a packet, and what a wake-up does that the original does without.
     fn charged_less(
-        (discount, slow_discount, switch, packet_ns): (&[AtomicU32; GAP_BINS], u32, SwitchCost, u64),
+        (discount, slow_discount, switch, [packet_ns, extra_wake_ns]): (
+            &[AtomicU32; GAP_BINS],
+            u32,
+            SwitchCost,
+            [u64; 2],
+        ),
         free_v: u64,
         now_ns: u64,
         slot: Option<&ThreadSlot>,
@@ -304,6 +315,7 @@ mod tests {
             grain_ns: Some(500 * US),
             switch,
             packet_ns,
+            extra_wake_ns,
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             cores: 0,
@@ -402,14 +414,28 @@ mod tests {
         s.switches.store(0xffff, Relaxed);
         let sent = Sent { switches: 1, ..sent() };
         let (none, switch) = (Default::default(), SwitchCost { own_ns: 3 * US, ..SwitchCost::default() });
-        let less = |slot| charged_less((&none, 0, switch, 7 * US), 10 * MS, 101 * MS, slot, &sent);
+        let less = |slot| charged_less((&none, 0, switch, [7 * US, 0]), 10 * MS, 101 * MS, slot, &sent);
         assert_eq!(less(Some(&s)).1, (500 - 2 * 3 - 7) * US);
         assert_eq!(s.cost_ns.load(Relaxed), 13 * US);
         assert_eq!(s.last_cpu_ns.load(Relaxed), 1300 * US, "all that the kernel counted is settled");
         // Never all of it.
         let short = Sent { cpu_ns: 1004 * US, ..sent };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
-        assert_eq!(charged_less((&none, 0, switch, 7 * US), 0, 101 * MS, Some(&s), &short).1, 250);
+        assert_eq!(charged_less((&none, 0, switch, [7 * US, 0]), 0, 101 * MS, Some(&s), &short).1, 250);
+    }
+
+    /// It was woken at virtual 10 ms, with work up to 9 or 11.
+    #[test]
+    fn a_wake_up_that_the_original_does_without_is_charged_to_nobody() {
+        let none = Default::default();
+        for (finish_v, charged_us) in [(9 * MS, 300), (11 * MS, 280)] {
+            let s = slot(1000 * US, 50 * MS, finish_v);
+            let from = finish_v.max(10 * MS);
+            let less = (&none, 0, SwitchCost::default(), [0, 20 * US]);
+            let found = charged_less(less, 0, 101 * MS, Some(&s), &sent());
+            assert_eq!(found, (from + 2 * charged_us * US, charged_us * US, from + 2 * charged_us * US));
+            assert_eq!(s.last_cpu_ns.load(Relaxed), 1300 * US, "all that the kernel counted is settled");
+        }
     }
 
     /// Nine tenths of 1/65536 each.

@@ -135,10 +135,11 @@ impl Receiver {
         self.cold_discount.iter().zip(table).for_each(|(cell, part)| cell.store(*part, Relaxed));
     }
 
-    /// Charges the node of `page` for a frame of so many bytes that the kernel worked on from `begun` to `ended`.
-    pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, ended: RealNs) {
+    /// Charges the node of `page` for a frame of so many bytes that was delivered from `begun` to `ended` and reached its stack
+    /// in between: before that it was the TAP's.
+    pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, reached: RealNs, ended: RealNs) {
         let whole_ns = ended.since(begun).0;
-        let took_ns = self.kernels_ns(whole_ns);
+        let took_ns = self.kernels_ns(whole_ns, reached.since(begun).0);
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));
         self.last_r_ns.store(ended.0, Relaxed);
         // Before its first frame a node has not been watched: no sleep is known.
@@ -174,9 +175,9 @@ impl Receiver {
         self.sizes.iter().filter_map(|lately| lately.hold(slowness, rate)).min()
     }
 
-    /// What of a frame's work is no BPF program's: half at least, whatever the average says.
-    fn kernels_ns(&self, took_ns: u64) -> u64 {
-        took_ns - self.own_ns.load(Relaxed).min(took_ns / 2)
+    /// What of a frame's work is neither the TAP's nor a BPF program's: half at least, whatever the average says.
+    fn kernels_ns(&self, took_ns: u64, taps_ns: u64) -> u64 {
+        took_ns - (taps_ns + self.own_ns.load(Relaxed)).min(took_ns / 2)
     }
 
     /// What of a frame's work after a rest is the original machine's; counts the frame.
@@ -301,9 +302,10 @@ mod tests {
     #[test]
     fn what_bpf_programs_take_of_a_frame_is_not_the_nodes() {
         let receiver = Receiver::default();
-        assert_eq!(receiver.kernels_ns(20 * US), 20 * US);
+        assert_eq!(receiver.kernels_ns(20 * US, 0), 20 * US);
         receiver.set_own(3 * US);
-        assert_eq!([20 * US, 4 * US].map(|ns| receiver.kernels_ns(ns)), [17 * US, 2 * US]);
+        assert_eq!([20 * US, 4 * US].map(|ns| receiver.kernels_ns(ns, 0)), [17 * US, 2 * US]);
+        assert_eq!([20 * US, 12 * US].map(|ns| receiver.kernels_ns(ns, 5 * US)), [12 * US, 6 * US]);
     }
 
     #[test]

@@ -8,17 +8,22 @@ mod waits;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::GAP_BINS;
 use diecast_core_cpu::{AGE_CELLS, AGE_SUMS, Ages, Bursts, HIT_SUMS, HitSums, WAIT_KINDS};
+use diecast_core_vtime::RealNs;
 use diecast_host_bpf::{BpfError, Programs, Source, absent};
 use diecast_host_net::{HostNetError, LARGE_KEY_BYTES, TRAILER_BYTES, kernel_hz, netns_cookie};
+use diecast_host_sys::memory::Shared;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
+use rustix::thread::sched_getcpu;
 
 pub use waits::Waits;
 
-/// Programs at wake-ups and context switches.
-const TRACED: [&str; 5] = ["wakeup", "wakeup_new", "burst", "migrate", "hit"];
+/// Programs at wake-ups and context switches, and where frames reach the stack.
+const TRACED: [&str; 6] = ["wakeup", "wakeup_new", "burst", "migrate", "hit", "reached"];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
 /// Finds out which process this is.
@@ -29,14 +34,23 @@ const LARGE: &str = "large";
 const SLOW: &str = "slow";
 const HIT_COSTS: &str = "hit_costs";
 const METERED: &str = "metered";
+const STACKS: &str = "stacks";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
-/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, then what threads waited for.
+/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
+/// waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const HIT_WORDS: usize = HIT_SUMS * WAIT_KINDS;
 const SWITCH_WORDS: usize = 3;
 const OWN_WORDS: usize = 4;
-const NODE_WORDS: usize = BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + waits::WAITED_WORDS;
+const WAKE_WORDS: usize = 2;
+const NODE_WORDS: usize =
+    BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + waits::WAITED_WORDS;
+
+/// Of `struct stack` of the programs, for each core.
+type Stacks = [[AtomicU64; 8]; CORES_MAX];
+const CORES_MAX: usize = 256;
+const STACKS_BYTES: u64 = size_of::<Stacks>() as u64;
 
 /// What the programs counted of a node's threads since it was added.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +61,8 @@ pub struct Counted {
     /// Switches to its threads: from another of the same process; from another of a node; from anything else.
     pub switches: [u64; SWITCH_WORDS],
     pub own: OwnTime,
+    /// Bursts that began with a receive, and the CPU time up to it, real ns.
+    pub wakes: [u64; WAKE_WORDS],
 }
 
 /// What the programs themselves took of a node's CPU time, real ns.
@@ -100,6 +116,7 @@ pub struct Egress {
     slow: MapHandle,
     hit_costs: MapHandle,
     metered: MapHandle,
+    stacks: Shared<Stacks>,
     debt: OwnedFd,
     programs: Programs,
 }
@@ -130,12 +147,23 @@ impl Egress {
         let (nodes, large) = (programs.map(NODES)?, programs.map(LARGE)?);
         let (slow, hit_costs) = (programs.map(SLOW)?, programs.map(HIT_COSTS)?);
         let metered = programs.map(METERED)?;
-        Ok(Egress { nodes, large, slow, hit_costs, metered, debt: programs.descriptor(DEBT)?, programs })
+        let stacks =
+            programs.map(STACKS)?.as_fd().try_clone_to_owned().and_then(|map| Shared::map(&map, 0, STACKS_BYTES));
+        let stacks = stacks.map_err(|e| programs.error("map", libbpf_rs::Error::from(e)))?;
+        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, debt: programs.descriptor(DEBT)?, programs })
     }
 
     /// What clocks of cores know of each metered thread, for them to keep: packets tell some of it.
     pub fn metered(&self) -> BorrowedFd<'_> {
         self.metered.as_fd()
+    }
+
+    /// When the frame that this thread began to deliver at `begun` reached its node's stack: what came before is the TAP's.
+    /// `None` where the thread has come to another core meanwhile. Asked once for each frame.
+    pub fn reached_stack(&self, begun: RealNs) -> Option<RealNs> {
+        let here = self.stacks.get(sched_getcpu())?;
+        let reached = RealNs(here[0].swap(0, Relaxed));
+        (reached > begun).then_some(reached)
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.
@@ -164,7 +192,9 @@ impl Egress {
         }
         let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         let [threads_ns, packets_ns, packets, frames_ns] = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
-        Ok(Counted { bursts, ages, hits, switches, own: OwnTime { threads_ns, packets_ns, packets, frames_ns } })
+        let own = OwnTime { threads_ns, packets_ns, packets, frames_ns };
+        let wakes = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
+        Ok(Counted { bursts, ages, hits, switches, own, wakes })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is

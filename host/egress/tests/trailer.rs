@@ -157,6 +157,78 @@ fn skip() -> bool {
     !root || !btf
 }
 
+/// The TAP's part of a delivery ends where the stack begins; who asks twice, or not at once, is told nothing.
+#[test]
+fn a_frame_tells_when_it_reached_the_stack() {
+    if !skip() {
+        diecast_quiet::look(reached);
+    }
+}
+
+fn reached() {
+    let egress = Egress::load().unwrap();
+    let (_ns, tap, _) = nic(&egress, &two_nodes());
+    diecast_host_sys::time::pin_to(&[diecast_host_sys::time::allowed_cpus()[0]]).unwrap();
+    // To all, of a protocol that nobody has.
+    let frame = [[0xff; 14].as_slice(), &[0; 60]].concat();
+    let mut parts = Vec::new();
+    for _ in 0..50 {
+        let begun = monotonic_now();
+        rustix::io::write(&tap, &frame).unwrap();
+        let at = egress.reached_stack(begun).unwrap();
+        let ended = monotonic_now();
+        assert!(begun < at && at < ended, "{begun:?} {at:?} {ended:?}");
+        assert_eq!(egress.reached_stack(begun), None, "that was another frame");
+        parts.push(at.since(begun).0);
+    }
+    parts.sort_unstable();
+    assert!((200..30_000).contains(&parts[25]), "ns in the TAP: {parts:?}");
+    rustix::io::write(&tap, &frame).unwrap();
+    assert_eq!(egress.reached_stack(monotonic_now()), None, "that was before");
+}
+
+/// What lies between a thread's sleep and its first receive is counted, but where it had a hit.
+#[test]
+fn wake_ups_are_counted_up_to_the_first_receive() {
+    if !skip() {
+        diecast_quiet::look(wakes);
+    }
+}
+
+fn wakes() {
+    let egress = Egress::load().unwrap();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    extern "C" fn handler(_: i32) {}
+    let rounds = |count: u64| {
+        in_netns(ns.as_fd(), || {
+            // SAFETY: the handler does nothing.
+            unsafe { libc::signal(libc::SIGTRAP, handler as extern "C" fn(i32) as libc::sighandler_t) };
+            let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            for round in 0..count {
+                a.send(b"request").unwrap();
+                a.send(b"request").unwrap();
+                poll_ms(1);
+                if round % 3 == 0 {
+                    // SAFETY: has a handler.
+                    assert_eq!(unsafe { libc::raise(libc::SIGTRAP) }, 0);
+                }
+                spin(Duration::from_micros(200));
+                b.recv(&mut [0; 16]).unwrap();
+                spin(Duration::from_micros(200));
+                b.recv(&mut [0; 16]).unwrap();
+            }
+        })
+        .unwrap();
+    };
+    rounds(3);
+    let before = egress.counted(cookie).unwrap().wakes;
+    rounds(60);
+    let after = egress.counted(cookie).unwrap().wakes;
+    let [count, ns] = [0, 1].map(|i| after[i] - before[i]);
+    assert!((38..=41).contains(&count), "{count} wake-ups");
+    assert!((200_000..300_000).contains(&(ns / count)), "{} ns each", ns / count);
+}
+
 /// A node's NIC with the program, and a neighbour that is known.
 fn nic(egress: &Egress, spec: &NetSpec) -> (OwnedFd, OwnedFd, u64) {
     let ns = create_netns().unwrap();

@@ -33,6 +33,12 @@ const BUSY_MAX: f64 = 0.85;
 /// Hits without which nothing is said of what one costs.
 const HITS_MIN: f64 = 20.0;
 
+/// Wake-ups without which nothing is said of what one takes.
+const WAKES_MIN: f64 = 20.0;
+/// What of a wake-up the original does without, where its thread is still at work: the rest is BPF programs', which is taken
+/// off at switches, and what it takes to ask for more that is there already.
+const EXTRA_PART: f64 = 0.75;
+
 /// Switches since the last reading without which what was known of them stays.
 const SWITCHES_MIN: u64 = 16;
 
@@ -61,6 +67,8 @@ struct Learner {
     /// BPF programs' own time for each switch, packet and frame received.
     own: [Mean; 3],
     frames_read: u64,
+    /// From getting a core after a sleep to the first receive.
+    wakes: Mean,
     hits: HitSums,
     /// What the blob saw of a hit, ns; hits and their sum by the last reading.
     hits_seen: Mean,
@@ -168,6 +176,7 @@ impl Learner {
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
         self.tell_own(&now, switches);
+        self.tell_wakes(&now, tdf);
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         let of_use = self.busy(tdf) <= BUSY_MAX && of_one_tdf;
@@ -203,6 +212,15 @@ impl Learner {
         page.own_switch_ns.store(switch, Relaxed);
         page.own_packet_ns.store(packet, Relaxed);
         self.frame.receiver.set_own(frame);
+    }
+
+    /// Tells meters what a wake-up takes that the original does without. A node that is not dilated has none.
+    fn tell_wakes(&mut self, now: &Counted, tdf: f64) {
+        let [count, ns] = std::array::from_fn(|i| now.wakes[i].saturating_sub(self.read.wakes[i]));
+        self.wakes.add(kept(KEEP, count as f64), count, ns);
+        let known = tdf > 1.0 && self.wakes.count >= WAKES_MIN;
+        let extra_ns = if known { self.wakes.mean() * EXTRA_PART } else { 0.0 };
+        self.frame.page().extra_wake_ns.store(extra_ns as u64, Relaxed);
     }
 
     /// Tells meters and counting programs what a hit adds to a burst; what was seen of older hits counts `keep` of itself.
@@ -273,6 +291,7 @@ pub(crate) fn start_learning(
             receives: Receives::default(),
             own: Default::default(),
             frames_read: 0,
+            wakes: Mean::default(),
             hits: HitSums::default(),
             hits_seen: Mean::default(),
             hits_read: [0; 2],

@@ -373,7 +373,8 @@ impl EgressLedger for NodeLedgers {
 impl ReceiveLedger for NodeLedgers {
     fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs) {
         if let Some(frame) = self.metered(node) {
-            frame.receiver.charge(frame.page(), bytes, begun, ended);
+            let reached = self.1.as_ref().and_then(|egress| egress.reached_stack(begun)).unwrap_or(begun);
+            frame.receiver.charge(frame.page(), bytes, begun, reached, ended);
         }
     }
 
