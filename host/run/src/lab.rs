@@ -372,8 +372,9 @@ impl EgressLedger for NodeLedgers {
 
 impl ReceiveLedger for NodeLedgers {
     fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs) {
+        // Of each frame, whoever is charged: the next one's would not be noted.
+        let reached = self.1.as_ref().and_then(|egress| egress.reached_stack(begun)).unwrap_or(begun);
         if let Some(frame) = self.metered(node) {
-            let reached = self.1.as_ref().and_then(|egress| egress.reached_stack(begun)).unwrap_or(begun);
             frame.receiver.charge(frame.page(), bytes, begun, reached, ended);
         }
     }
