@@ -52,6 +52,7 @@ struct core {
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, CORES_MAX);
 	__type(key, __u32);
 	__type(value, struct core);

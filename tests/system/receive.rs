@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::bench::{Bench, bench, run, text};
 
-/// The sink computes and never reads; so all that a packet costs it is the kernel's.
+/// The sink computes and never reads; so all that a packet costs it is the kernel's. It says what its CPU clock shows.
 const CATALOG: &str = r#"diecast: 1
 name: receive
 machine_types:
@@ -33,12 +33,15 @@ metrics:
   sent: {from: sender, regex: 'sent=(\d+)', unit: packets}
 "#;
 const SINK: &str = "\
-import socket
+import socket, time
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.bind(('0.0.0.0', 9))
 print('busy', flush=True)
+began = time.monotonic()
 while True:
-    pass
+    for _ in range(20000):
+        pass
+    print(f'at={time.monotonic() - began:.3f} used={time.thread_time():.3f}', flush=True)
 ";
 const FLOOD: &str = "\
 import socket, time
@@ -64,6 +67,18 @@ fn a_flooded_node_has_less_cpu_for_its_programs() {
     diecast_quiet::look(|| flooded(&b));
 }
 
+/// What the sink's CPU clock ran in its second second, with the flood still on and known.
+fn clock_of_sink(b: &Bench) -> f64 {
+    let log = std::fs::read_to_string(b.folder.join("flooded/logs/sink.python3.out")).unwrap();
+    let told = |line: &str| {
+        let (at, used) = line.strip_prefix("at=")?.split_once(" used=")?;
+        Some((at.parse::<f64>().ok()?, used.parse::<f64>().ok()?))
+    };
+    let all: Vec<_> = log.lines().filter_map(told).filter(|(at, _)| (1.0..2.0).contains(at)).collect();
+    let (first, last) = (all.first().unwrap(), all.last().unwrap());
+    (last.1 - first.1) / (last.0 - first.0)
+}
+
 fn flooded(b: &Bench) {
     // Of the look before.
     let _ = std::fs::remove_dir_all(b.folder.join("flooded"));
@@ -85,6 +100,13 @@ fn flooded(b: &Bench) {
     assert!(packets > 0.05 && (0.3..50.0).contains(&each_us), "{packets} of the sink, {each_us} us for each");
     // Its program is always busy: it gets what the packets leave, no more. Less, where other work on the machine keeps it from its core.
     assert!((0.6..=1.04).contains(&(programs + packets)), "{programs} + {packets} of the sink");
+    let clock = clock_of_sink(b);
+    println!("its CPU clock shows {clock:.2} of the time");
+    // A kernel that counts what interrupts a thread as the thread's shows a busy one's CPU time as if nothing did.
+    let symbols = std::fs::read_to_string("/proc/kallsyms").unwrap();
+    let between = programs + packets / 2.0;
+    assert_eq!(clock > between, !symbols.contains("irqtime_account_irq"), "{clock} beside {programs} and {packets}");
+    assert!(clock <= 1.04, "{clock} of the time that there was");
     assert_eq!(sender("cpu_received_ns"), 0.0, "nothing came to the sender");
     let bytes = sink("received_bytes") / sink("received_packets");
     assert!((200.0..400.0).contains(&bytes), "{bytes} bytes a packet");

@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 36;
+pub const ABI_VERSION: u32 = 37;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -161,7 +161,8 @@ pub struct ThreadSlot {
     pub run_delay_ns: AtomicU64,
     /// Waiting since that reading which is already explained by the ledger.
     pub explained_ns: AtomicU64,
-    /// CPU time of this thread that was the meter's own.
+    /// CPU time of this thread that was the meter's own, less what interrupts on the original would have added: that may be more,
+    /// so in two's complement (see core/cpu, interrupts).
     pub cost_ns: AtomicU64,
     /// The node's charged total when the last hit returned.
     pub node_charged_ns: AtomicU64,
@@ -285,6 +286,9 @@ pub struct NodePage {
     /// What a thread takes to come back from a sleep that the original's would not have slept, for it was still at work when
     /// more came: on the average, real CPU ns; 0 while that is not known.
     pub extra_wake_ns: AtomicU64,
+    /// What work on frames in the midst of its threads' own adds to their CPU clocks, as a part of that in 1/65536: a kernel
+    /// without IRQ_TIME_ACCOUNTING counts it as theirs. 0 under any other, and while it is not known (see core/cpu, interrupts).
+    pub interrupt_part: AtomicU32,
     /// Part of a burst's CPU time, in 1/65536, that is not charged after a sleep of each length (see core/cpu, cold).
     pub cold_discount: [AtomicU32; GAP_BINS],
     /// Part of all CPU time, in 1/65536, that is not charged: the cores of the node run so much slower than they usually do

@@ -10,7 +10,8 @@ use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, Thread
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    SwitchCost, at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after, switches_since, warm_ns,
+    Interrupts, SwitchCost, at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after,
+    switches_since, warm_ns,
 };
 
 /// What is known of a packet's sender.
@@ -68,6 +69,8 @@ struct Account<'a> {
     packet_ns: u64,
     /// What a wake-up takes that the original does without: its thread was still at work.
     extra_wake_ns: u64,
+    /// What interrupts add to its CPU clock.
+    interrupts: Interrupts,
     slowness: Rate,
     entries: &'a [AtomicU64],
     /// Those of them that the thread is pinned to, as bits; 0 for all.
@@ -180,8 +183,9 @@ impl Account<'_> {
             self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
-        slot.cost_ns.fetch_add(self.cost_ns, Relaxed);
-        slot.untold_cost_ns.fetch_add(self.cost_ns, Relaxed);
+        let less_ns = self.cost_ns.wrapping_sub(self.interrupts.of(self.charged_ns));
+        slot.cost_ns.fetch_add(less_ns, Relaxed);
+        slot.untold_cost_ns.fetch_add(less_ns, Relaxed);
         slot.charged_ns.fetch_add(self.charged_ns, Relaxed);
         // From here on counts what siblings are charged, and how long the thread waits.
         slot.node_charged_ns.store(self.node_charged_ns + self.charged_ns, Relaxed);
@@ -230,6 +234,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         switch: switch_cost(page),
         packet_ns: page.own_packet_ns.load(Relaxed),
         extra_wake_ns: page.extra_wake_ns.load(Relaxed),
+        interrupts: Interrupts::of_node(page),
         slowness: page.slowness(),
         entries: page.entries(),
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
@@ -316,6 +321,7 @@ mod tests {
             switch,
             packet_ns,
             extra_wake_ns,
+            interrupts: Interrupts::default(),
             slowness: Rate { int: 2, frac: 0 },
             entries: &entries,
             cores: 0,

@@ -16,6 +16,7 @@ mod cold;
 mod egress;
 #[cfg(feature = "alloc")]
 mod hits;
+mod interrupts;
 #[cfg(feature = "alloc")]
 mod learn;
 #[cfg(feature = "alloc")]
@@ -32,6 +33,7 @@ pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
 pub use egress::{Sent, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]
 pub use hits::{HIT_SUMS, HitSums};
+pub use interrupts::{Interrupts, interrupt_part, shown_cpu_ns};
 #[cfg(feature = "alloc")]
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 #[cfg(feature = "alloc")]

@@ -71,6 +71,17 @@ fn size_of_frame(bytes: usize) -> usize {
     (bytes | 1).ilog2().min(SIZES as u32 - 1) as usize
 }
 
+/// What a frame met on the machine that it reached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Met {
+    /// Nothing, as far as the ledger knows, or work on frames.
+    Idle,
+    /// Threads' work on all virtual CPUs.
+    Work,
+    /// More frames than the machine can take.
+    TooMuch,
+}
+
 /// The receiving side of a node. Who delivers a frame charges for it, others read, and set what is cold.
 #[derive(Debug, Default)]
 pub struct Receiver {
@@ -80,6 +91,8 @@ pub struct Receiver {
     cut_ns: AtomicU64,
     /// Not charged, because a machine that did nothing else could not have kept up either.
     beyond_ns: AtomicU64,
+    /// The part of what is charged that came while threads of the node were at work on all of its virtual CPUs, real CPU ns.
+    amid_ns: AtomicU64,
     /// What BPF programs take at a frame on the average, real CPU ns: not charged, and not cut.
     own_ns: AtomicU64,
     /// Virtual instant at which a machine that did nothing else would be done with it.
@@ -125,6 +138,11 @@ impl Receiver {
         self.all.frames.load(Relaxed)
     }
 
+    /// What was charged so far in the midst of threads' work, real CPU ns.
+    pub fn amid_ns(&self) -> u64 {
+        self.amid_ns.load(Relaxed)
+    }
+
     /// BPF programs take so much of the work on a frame, real ns.
     pub fn set_own(&self, own_ns: u64) {
         self.own_ns.store(own_ns, Relaxed);
@@ -136,8 +154,15 @@ impl Receiver {
     }
 
     /// Charges the node of `page` for a frame of so many bytes that was delivered from `begun` to `ended` and reached its stack
-    /// in between: before that it was the TAP's.
-    pub fn charge(&self, page: &NodePage, bytes: usize, begun: RealNs, reached: RealNs, ended: RealNs) {
+    /// in between: before that it was the TAP's. `runs` tells whether a thread of the node has a core just then, whose work the
+    /// ledger does not know yet.
+    pub fn charge(
+        &self,
+        page: &NodePage,
+        bytes: usize,
+        [begun, reached, ended]: [RealNs; 3],
+        runs: impl FnOnce() -> bool,
+    ) {
         let whole_ns = ended.since(begun).0;
         let took_ns = self.kernels_ns(whole_ns, reached.since(begun).0);
         let last_r = RealNs(self.last_r_ns.load(Relaxed).max(page.busy_r_ns.load(Relaxed)));
@@ -149,10 +174,10 @@ impl Receiver {
             lately.add(work_ns, whole_ns.min(RECEIVE_MAX_NS));
         }
         let now = page.segment().v_of(begun);
-        if self.book(page.entries(), now, page.slowness().mul_floor(work_ns)) {
-            add(&self.charged_ns, work_ns);
-        } else {
-            add(&self.beyond_ns, work_ns);
+        let met = self.book(page.entries(), now, page.slowness().mul_floor(work_ns));
+        add(if met == Met::TooMuch { &self.beyond_ns } else { &self.charged_ns }, work_ns);
+        if met == Met::Work || met == Met::Idle && runs() {
+            add(&self.amid_ns, work_ns);
         }
     }
 
@@ -199,15 +224,15 @@ impl Receiver {
         }
     }
 
-    /// False when the machine would be too far behind with frames alone.
-    fn book(&self, entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> bool {
+    /// Does the work, unless the machine would be too far behind with frames alone.
+    fn book(&self, entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> Met {
         let alone = self.free_v_ns.load(Relaxed).max(now.0);
         if alone - now.0 > LAG_MAX_V_NS {
-            return false;
+            return Met::TooMuch;
         }
         self.free_v_ns.store(alone.saturating_add(work_v_ns), Relaxed);
-        interrupt(entries, now, work_v_ns);
-        true
+        // Frames before it keep a machine that has nothing else busy, too.
+        if interrupt(entries, now, work_v_ns) > alone { Met::Work } else { Met::Idle }
     }
 }
 
@@ -220,14 +245,16 @@ fn add(to: &AtomicU64, ns: u64) {
 /// Where it seems to have been idle the work is done as early as that, not now: a thread that computes is charged when
 /// its slice ends, and may be late by [`LAG_MAX_V_NS`], so the time since may be the thread's, and work that began now
 /// would lose it to both. Frames at a node that was idle indeed are thereby taken for done early.
-fn interrupt(entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) {
+///
+/// Gives the instant at which that virtual CPU was free before.
+fn interrupt(entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> u64 {
     let floor = now.0.saturating_sub(LAG_MAX_V_NS);
     loop {
-        let Some(entry) = entries.iter().min_by_key(|e| e.load(Relaxed)) else { return };
+        let Some(entry) = entries.iter().min_by_key(|e| e.load(Relaxed)) else { return 0 };
         let free = entry.load(Relaxed);
         let after = free.max(floor).saturating_add(work_v_ns);
         if entry.compare_exchange_weak(free, after, AcqRel, Relaxed).is_ok() {
-            return;
+            return free;
         }
     }
 }
@@ -258,7 +285,7 @@ mod tests {
             // The slice ran up to now; its frames came while it did.
             let began = finish.max((slice - 1) * 500 * US);
             for frame in 0..20 {
-                assert!(receiver.book(&entries, VirtNs(began + frame * 25 * US), 10 * US));
+                assert_ne!(receiver.book(&entries, VirtNs(began + frame * 25 * US), 10 * US), Met::TooMuch);
             }
             finish = charge(&entries, 0, VirtNs(began + 500 * US), VirtNs(finish), 500 * US).finish.0;
         }
@@ -268,7 +295,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_off_its_slice_sleeps_longer() {
         let (entries, receiver) = (ledger(&[7 * MS]), Receiver::default());
-        assert!(receiver.book(&entries, VirtNs(5 * MS), 40 * US));
+        assert_eq!(receiver.book(&entries, VirtNs(5 * MS), 40 * US), Met::Work);
         assert_eq!(free(&entries), [7 * MS + 40 * US]);
     }
 
@@ -277,7 +304,7 @@ mod tests {
         let (entries, receiver) = (ledger(&[0]), Receiver::default());
         // 60 % of the CPU for a second: it was idle for the rest, and a thread need not wait.
         for frame in 0..10_000u64 {
-            assert!(receiver.book(&entries, VirtNs(frame * 100 * US), 60 * US));
+            assert_eq!(receiver.book(&entries, VirtNs(frame * 100 * US), 60 * US), Met::Idle);
         }
         assert_eq!(free(&entries), [999_900 * US - LAG_MAX_V_NS + 60 * US]);
     }
@@ -285,15 +312,19 @@ mod tests {
     #[test]
     fn the_cpu_that_is_free_first_takes_the_frame() {
         let (entries, receiver) = (ledger(&[9 * MS, 8 * MS]), Receiver::default());
-        assert!(receiver.book(&entries, VirtNs(8 * MS), 10 * US));
-        assert_eq!(free(&entries), [9 * MS, 8 * MS + 10 * US]);
+        // It met no work, and the next, while the machine is still at it, meets that of frames only: one virtual CPU is idle.
+        for frame in 1..=2 {
+            assert_eq!(receiver.book(&entries, VirtNs(8 * MS), 10 * US), Met::Idle);
+            assert_eq!(free(&entries), [9 * MS, 8 * MS + frame * 10 * US]);
+        }
     }
 
     #[test]
     fn what_no_machine_can_do_is_not_charged() {
         let (entries, receiver) = (ledger(&[0]), Receiver::default());
         // Twice the CPU for a second.
-        let taken = (0..10_000u64).filter(|f| receiver.book(&entries, VirtNs(f * 100 * US), 200 * US)).count();
+        let taken =
+            (0..10_000u64).filter(|f| receiver.book(&entries, VirtNs(f * 100 * US), 200 * US) != Met::TooMuch).count();
         let free = free(&entries)[0];
         assert!((free - (999 * MS + 900 * US)) <= LAG_MAX_V_NS + 200 * US, "{free}");
         assert!((5_000..5_400).contains(&taken), "{taken}");

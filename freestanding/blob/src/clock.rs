@@ -3,6 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use diecast_core_abi::ThreadSlot;
+use diecast_core_cpu::{Interrupts, shown_cpu_ns};
 use diecast_core_syscalls::nr::CLOCK_GETTIME;
 use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 
@@ -133,7 +134,7 @@ pub fn host_at(realtime_ns: u64, host_ahead_ns: i64) -> u64 {
 
 /// Virtual CPU time of `real` ns of CPU, of which `cost` were the meter's own.
 fn cpu_out(real_ns: u64, cost_ns: u64) -> Timespec {
-    timespec(node().slowness().mul_floor(real_ns.saturating_sub(cost_ns)))
+    timespec(node().slowness().mul_floor(shown_cpu_ns(real_ns, cost_ns)))
 }
 
 /// A clock as the program sees it, or the kernel's error.
@@ -201,9 +202,32 @@ fn after_leap(clock: i32, ahead: i64) -> Result<Timespec, Ret> {
     read(clock)
 }
 
-/// What the meter cost of a thread's CPU time.
-pub fn thread_cost(tid: u32) -> u64 {
-    node().slot(tid).map_or(0, |s: &ThreadSlot| s.cost_ns.load(Ordering::Relaxed))
+/// What of a thread's CPU time so far is no part of its clock, as a slot has it.
+pub fn thread_cost(tid: u32, real_ns: u64) -> u64 {
+    node().slot(tid).map_or(0, |s| s.cost_ns.load(Ordering::Relaxed).wrapping_sub(interrupts_since(s, real_ns)))
+}
+
+/// What interrupts add to the CPU time of a thread since it was last charged.
+fn interrupts_since(slot: &ThreadSlot, real_ns: u64) -> u64 {
+    let since = real_ns.saturating_sub(slot.last_cpu_ns.load(Ordering::Relaxed));
+    Interrupts::of_node(node()).of(since)
+}
+
+/// What of this process's CPU time is no part of its clock. What interrupts add is as even as it is in this thread's.
+pub fn own_cost() -> u64 {
+    let cost = process().own.cost_ns.load(Ordering::Relaxed);
+    if Interrupts::of_node(node()) == Interrupts::default() {
+        return cost;
+    }
+    node().slot(sys::gettid()).map_or(cost, |s| cost.wrapping_sub(interrupts_since(s, thread_cpu())))
+}
+
+/// What the kernel counts of this thread, ns.
+#[inline(never)]
+pub fn thread_cpu() -> u64 {
+    let mut t = Timespec { sec: 0, nsec: 0 };
+    sys::own(CLOCK_GETTIME, [THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
+    ns_of(t)
 }
 
 /// Whose a CPU clock by number is.
@@ -247,8 +271,8 @@ fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
     let all = ns_of(all).max(user);
     let own = &process().own;
     let (cost, shown) = match owner {
-        Whose::Thread(tid) => (thread_cost(tid), node().shown(tid).map(|s| &s.user_ns)),
-        Whose::Own => (own.cost_ns.load(Ordering::Relaxed), Some(&own.shown_user_ns)),
+        Whose::Thread(tid) => (thread_cost(tid, all), node().shown(tid).map(|s| &s.user_ns)),
+        Whose::Own => (own_cost(), Some(&own.shown_user_ns)),
         Whose::Process(pid) => (cost_of_process(pid, all), None),
     };
     let v = usage::split(usage::Split { user, system: all - user }, cost).user;
@@ -258,14 +282,14 @@ fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
 /// This process's CPU clock. A hit's cost is known at its end only: other threads must not see time go back.
 fn own_cpu(real_ns: u64) -> Timespec {
     let own = &process().own;
-    let v = ns_of(cpu_out(real_ns, own.cost_ns.load(Ordering::Relaxed)));
+    let v = ns_of(cpu_out(real_ns, own_cost()));
     timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
 }
 
 /// The same of a thread. What the meter cost one without a slot is not known.
 #[inline(never)]
 fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
-    let v = cpu_out(real_ns, thread_cost(tid));
+    let v = cpu_out(real_ns, thread_cost(tid, real_ns));
     node().shown(tid).map_or(v, |s| timespec(usage::monotone_of(&s.thread_ns, ns_of(v))))
 }
 
@@ -276,7 +300,7 @@ fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
         let of_first = s.last_cpu_ns.load(Ordering::Relaxed);
         (s.cost_ns.load(Ordering::Relaxed), real_ns.saturating_sub(of_first))
     });
-    known.saturating_add(usage::cost_of_others(rest))
+    known.wrapping_add(usage::cost_of_others(rest))
 }
 
 /// The same of another process.
@@ -477,8 +501,9 @@ pub fn abs_in(clock: i32, t: Timespec) -> Timespec {
     }
     if is_cpu(clock) {
         // The meter's own CPU time so far lies on the kernel's clock too.
-        let cost = if clock == PROCESS_CPU { process().own.cost_ns.load(Ordering::Relaxed) } else { 0 };
-        return timespec(node().speed().mul_up(v).saturating_add(cost).max(1));
+        let cost = if clock == PROCESS_CPU { own_cost() } else { 0 };
+        let due = node().speed().mul_up(v).min(i64::MAX as u64) as i64;
+        return timespec(due.saturating_add(cost as i64).max(1) as u64);
     }
     let mono = (v as i64).saturating_sub(ahead(clock)).max(0) as u64;
     let r = node().segment().r_of(VirtNs(node().clock.v_of_mono(mono)));

@@ -11,11 +11,10 @@ use diecast_core_abi::{
     packets_tell, paused_before_ns,
 };
 use diecast_core_cpu as ledger;
-use diecast_core_syscalls::nr::{CLOCK_GETTIME, FUTEX, OPENAT, RT_SIGPROCMASK};
+use diecast_core_syscalls::nr::{FUTEX, OPENAT, RT_SIGPROCMASK};
 use diecast_core_vtime::{RealNs, VirtNs};
 
 use crate::entry::{SigInfo, UContext, reg};
-use crate::user::Timespec;
 use crate::{clock, cputimers, interrupt, node, process, sched, sentraps, signals, sites, sys, turns, usage};
 
 /// A pause shorter than this between two hits is no sleep: a thread that slept would have been switched out and in.
@@ -93,12 +92,6 @@ fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
     Some((s, true))
 }
 
-fn thread_cpu() -> u64 {
-    let mut t = Timespec { sec: 0, nsec: 0 };
-    sys::own(CLOCK_GETTIME, [clock::THREAD_CPU as u64, &raw mut t as u64, 0, 0, 0, 0]);
-    clock::ns_of(t)
-}
-
 /// Total time this thread waited for a core: what is known already and what has been told since, or from schedstat, which
 /// takes longer than all else in a hit; 0 where /proc is missing.
 fn run_delay(told: Option<u64>, known: u64) -> u64 {
@@ -159,7 +152,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     if n.metered.load(Relaxed) == 0 {
         return;
     }
-    let cpu = thread_cpu();
+    let cpu = clock::thread_cpu();
     let now_r = clock::now_real();
     let Some((slot, fresh)) = own_slot(sys::gettid()) else {
         k.no_slot.fetch_add(1, Relaxed);
@@ -274,6 +267,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     // Packets that were sent before this instant find their work charged.
     slot.release();
     add_cost(slot, hidden);
+    let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
+    slot.cost_ns.fetch_sub(interrupts, Relaxed);
+    process().own.cost_ns.fetch_sub(interrupts, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
 
     // Catch up at twice the share at most: the slice takes at least half its real length.
@@ -321,7 +317,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
     sentraps::look(slot);
-    let after = thread_cpu();
+    let after = clock::thread_cpu();
     // A packet that was sent before the hit may have been charged ahead of it meanwhile: the next hit gives that back.
     slot.account_to(cpu, after);
     let seen = after.saturating_sub(cpu);
@@ -378,7 +374,7 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
 /// CPU time that was the meter's own, in the three places that need it.
 fn add_cost(slot: &ThreadSlot, ns: u64) {
     slot.cost_ns.fetch_add(ns, Relaxed);
-    process().own.cost_ns.fetch_add(ns.saturating_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
+    process().own.cost_ns.fetch_add(ns.wrapping_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 

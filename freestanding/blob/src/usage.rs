@@ -4,6 +4,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use diecast_core_cpu::shown_cpu_ns;
 use diecast_core_syscalls::nr;
 
 use crate::clock;
@@ -58,7 +59,7 @@ pub fn split(real: Split, cost_ns: u64) -> Split {
         let of = |ns| node().slowness().mul_floor(ns);
         return Split { user: of(real.user), system: of(real.system) };
     }
-    let v = node().slowness().mul_floor(total.saturating_sub(cost_ns));
+    let v = node().slowness().mul_floor(shown_cpu_ns(total, cost_ns));
     let (mut part, mut whole) = (real.user, total);
     while whole >> 32 != 0 {
         (part, whole) = (part >> 1, whole >> 1);
@@ -109,12 +110,12 @@ fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
     let own = &process().own;
     let t = match who {
         SELF => {
-            let t = split(real, own.cost_ns.load(Relaxed));
+            let t = split(real, clock::own_cost());
             Split { user: monotone(&own.shown_user_ns, t.user), system: monotone(&own.shown_system_ns, t.system) }
         }
         THREAD => {
             let tid = sys::gettid();
-            let t = split(real, clock::thread_cost(tid));
+            let t = split(real, clock::thread_cost(tid, real.user + real.system));
             node().shown(tid).map_or(t, |s| Split {
                 user: monotone_of(&s.user_ns, t.user),
                 system: monotone_of(&s.system_ns, t.system),

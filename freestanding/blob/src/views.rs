@@ -8,6 +8,7 @@ use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage, VirtualAction};
+use diecast_core_cpu::shown_cpu_ns;
 use diecast_core_procfs::{self as procfs, Kind, Machine, PidTimes, SignalView, Sink, StatusView, TICK_NS};
 use diecast_core_syscalls::nr;
 use diecast_core_vtime::{NS_PER_S, RealNs};
@@ -276,8 +277,8 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
         Kind::PidStatus { pid, tid } => procfs::status(host, room, &status_of(pid, tid)),
         Kind::Schedstat { pid, tid } => {
             // Of a process: its first thread's.
-            let cost = clock::thread_cost(if tid == 0 { pid } else { tid });
-            let cpu = |ns: u64| node().slowness().mul_floor(ns.saturating_sub(cost));
+            let tid = if tid == 0 { pid } else { tid };
+            let cpu = |ns: u64| node().slowness().mul_floor(shown_cpu_ns(ns, clock::thread_cost(tid, ns)));
             procfs::schedstat(host, room, cpu, |ns| node().segment().rate.mul_floor(ns));
         }
     }
@@ -349,7 +350,7 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
     };
     let is_own = pid == sys::own(sys::GETPID, [0; 6]) as u32;
     let own = if tid != 0 {
-        usage::split(both, clock::thread_cost(tid))
+        usage::split(both, clock::thread_cost(tid, both.user + both.system))
     } else if is_own {
         usage::own()
     } else {

@@ -35,6 +35,7 @@ const SLOW: &str = "slow";
 const HIT_COSTS: &str = "hit_costs";
 const METERED: &str = "metered";
 const STACKS: &str = "stacks";
+const CORES: &str = "cores";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
 /// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
 /// waited for.
@@ -47,10 +48,13 @@ const WAKE_WORDS: usize = 2;
 const NODE_WORDS: usize =
     BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + waits::WAITED_WORDS;
 
-/// Of `struct stack` of the programs, for each core.
-type Stacks = [[AtomicU64; 8]; CORES_MAX];
+/// Of a struct of the programs of a cache line, for each core: when frames reached a stack (`struct stack`), and what it runs
+/// (`struct core`: since when, of which class, of which node).
+type OfCores = [[AtomicU64; 8]; CORES_MAX];
 const CORES_MAX: usize = 256;
-const STACKS_BYTES: u64 = size_of::<Stacks>() as u64;
+const OF_CORES_BYTES: u64 = size_of::<OfCores>() as u64;
+/// What cores run when that is a node's: of `waits.h`.
+const CLASS_NODES: u64 = 1;
 
 /// What the programs counted of a node's threads since it was added.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +120,10 @@ pub struct Egress {
     slow: MapHandle,
     hit_costs: MapHandle,
     metered: MapHandle,
-    stacks: Shared<Stacks>,
+    stacks: Shared<OfCores>,
+    cores: Shared<OfCores>,
+    /// So many of them there are.
+    cpus: usize,
     debt: OwnedFd,
     programs: Programs,
 }
@@ -147,10 +154,15 @@ impl Egress {
         let (nodes, large) = (programs.map(NODES)?, programs.map(LARGE)?);
         let (slow, hit_costs) = (programs.map(SLOW)?, programs.map(HIT_COSTS)?);
         let metered = programs.map(METERED)?;
-        let stacks =
-            programs.map(STACKS)?.as_fd().try_clone_to_owned().and_then(|map| Shared::map(&map, 0, STACKS_BYTES));
-        let stacks = stacks.map_err(|e| programs.error("map", libbpf_rs::Error::from(e)))?;
-        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, debt: programs.descriptor(DEBT)?, programs })
+        let of_cores = |name: &str| {
+            let map = programs.map(name)?.as_fd().try_clone_to_owned();
+            let mapped = map.and_then(|map| Shared::map(&map, 0, OF_CORES_BYTES));
+            mapped.map_err(|e| programs.error("map", libbpf_rs::Error::from(e)))
+        };
+        let (stacks, cores) = (of_cores(STACKS)?, of_cores(CORES)?);
+        let cpus = libbpf_rs::num_possible_cpus().unwrap_or(CORES_MAX).min(CORES_MAX);
+        let debt = programs.descriptor(DEBT)?;
+        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, cores, cpus, debt, programs })
     }
 
     /// What clocks of cores know of each metered thread, for them to keep: packets tell some of it.
@@ -164,6 +176,12 @@ impl Egress {
         let here = self.stacks.get(sched_getcpu())?;
         let reached = RealNs(here[0].swap(0, Relaxed));
         (reached > begun).then_some(reached)
+    }
+
+    /// Whether a thread of a node has a core just now; `cookie` is what `add_node` gave.
+    pub fn runs(&self, cookie: u64) -> bool {
+        let of_node = |core: &[AtomicU64; 8]| core[1].load(Relaxed) == CLASS_NODES && core[2].load(Relaxed) == cookie;
+        self.cores.iter().take(self.cpus).any(of_node)
     }
 
     /// From now on threads in this namespace are watched. Gives the namespace's cookie.

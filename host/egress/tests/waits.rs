@@ -106,9 +106,22 @@ fn waits_are_split_by_cause() {
     diecast_quiet::look(causes);
 }
 
+/// Two busy nodes have one core in turns.
+fn run_in_turns(egress: &Egress, nodes: [&Node; 2]) {
+    let mut seen = [0; 2];
+    for _ in 0..200 {
+        let runs = nodes.map(|node| egress.runs(node.cookie));
+        seen.iter_mut().zip(runs).for_each(|(n, runs)| *n += u32::from(runs));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(seen.iter().all(|n| (10..190).contains(n)), "seen on their core: {seen:?} of 200");
+    assert!(!egress.runs(0), "nobody's cookie");
+}
+
 fn causes() {
     let egress = Egress::load().unwrap();
     let (one, other) = (node(&egress, 1), node(&egress, 1));
+    run_in_turns(&egress, [&one, &other]);
     mostly("two nodes, the first", look(&egress, &one), |w| w.other_nodes_ns);
     mostly("two nodes, the second", look(&egress, &other), |w| w.other_nodes_ns);
     drop((one, other));

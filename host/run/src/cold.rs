@@ -6,7 +6,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
-use diecast_core_cpu::{Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, mean_switch_ns};
+use diecast_core_cpu::{
+    Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, interrupt_part, mean_switch_ns,
+};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Counted, Egress};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
@@ -32,6 +34,9 @@ const BUSY_MAX: f64 = 0.85;
 
 /// Hits without which nothing is said of what one costs.
 const HITS_MIN: f64 = 20.0;
+
+/// CPU time that is one of [`ENOUGH`] where what interrupts it is learned, real ns.
+const CHARGED_ONE_NS: f64 = 5_000_000.0;
 
 /// Wake-ups without which nothing is said of what one takes.
 const WAKES_MIN: f64 = 20.0;
@@ -69,6 +74,9 @@ struct Learner {
     frames_read: u64,
     /// From getting a core after a sleep to the first receive.
     wakes: Mean,
+    /// What interrupts would be of what its threads are charged, and both by the last reading, real CPU ns.
+    interrupts: Mean,
+    interrupts_read: [u64; 2],
     hits: HitSums,
     /// What the blob saw of a hit, ns; hits and their sum by the last reading.
     hits_seen: Mean,
@@ -165,7 +173,7 @@ impl Learner {
         gained_ns as f64 / can_ns.max(1.0)
     }
 
-    fn look(&mut self, egress: &Egress, tdf: f64, probing: bool) {
+    fn look(&mut self, egress: &Egress, tdf: f64, probing: bool, counts_interrupts: bool) {
         let Ok(now) = egress.counted(self.cookie) else { return };
         let new = now.bursts.since(&self.read.bursts);
         let [siblings, metered, others] =
@@ -177,6 +185,9 @@ impl Learner {
         }
         self.tell_own(&now, switches);
         self.tell_wakes(&now, tdf);
+        if counts_interrupts {
+            self.tell_interrupts();
+        }
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         let of_use = self.busy(tdf) <= BUSY_MAX && of_one_tdf;
@@ -221,6 +232,16 @@ impl Learner {
         let known = tdf > 1.0 && self.wakes.count >= WAKES_MIN;
         let extra_ns = if known { self.wakes.mean() * EXTRA_PART } else { 0.0 };
         self.frame.page().extra_wake_ns.store(extra_ns as u64, Relaxed);
+    }
+
+    /// Tells clocks what interrupts would add to its threads' CPU time.
+    fn tell_interrupts(&mut self) {
+        let page = self.frame.page();
+        let read = [self.frame.receiver.amid_ns(), page.counters.charged_ns.load(Relaxed)];
+        let before = std::mem::replace(&mut self.interrupts_read, read);
+        let [amid_ns, charged_ns] = std::array::from_fn(|i| read[i].saturating_sub(before[i]));
+        self.interrupts.add(kept(KEEP, charged_ns as f64 / CHARGED_ONE_NS), charged_ns, amid_ns);
+        page.interrupt_part.store(interrupt_part(self.interrupts.sum, self.interrupts.count), Relaxed);
     }
 
     /// Tells meters and counting programs what a hit adds to a burst; what was seen of older hits counts `keep` of itself.
@@ -271,6 +292,17 @@ impl Learner {
     }
 }
 
+/// Whether this kernel counts what interrupts a thread as the thread's: one without IRQ_TIME_ACCOUNTING, or that was told not to
+/// use it. Where the kernel does not tell, it is taken to keep them apart.
+fn counts_interrupts() -> bool {
+    let has = |path, word: &str| std::fs::read_to_string(path).map(|text| text.split_whitespace().any(|w| w == word));
+    match has("/proc/kallsyms", "irqtime_account_irq") {
+        Ok(true) => has("/proc/cmdline", "tsc=noirqtime").unwrap_or(false),
+        Ok(false) => true,
+        Err(_) => false,
+    }
+}
+
 /// Starts the learning for the metered nodes of a lab, each with its namespace's cookie.
 pub(crate) fn start_learning(
     egress: Arc<Egress>,
@@ -278,6 +310,7 @@ pub(crate) fn start_learning(
     live: Arc<Live>,
 ) -> std::io::Result<Beside> {
     Beside::spawn("cold", move |stop| {
+        let counts_interrupts = counts_interrupts();
         let learner = |(frame, cookie)| Learner {
             frame,
             cookie,
@@ -292,6 +325,8 @@ pub(crate) fn start_learning(
             own: Default::default(),
             frames_read: 0,
             wakes: Mean::default(),
+            interrupts: Mean::default(),
+            interrupts_read: [0; 2],
             hits: HitSums::default(),
             hits_seen: Mean::default(),
             hits_read: [0; 2],
@@ -301,7 +336,7 @@ pub(crate) fn start_learning(
         let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
         while !stop.load(Acquire) {
             for l in &mut learners {
-                l.look(&egress, live.world.tdf().as_f64(), live.world.probing());
+                l.look(&egress, live.world.tdf().as_f64(), live.world.probing(), counts_interrupts);
             }
             let evidence: Vec<(Bursts, Ages)> = learners.iter().map(Learner::evidence).collect();
             let of_all = curve_of_all(evidence.iter().map(|(bursts, _)| bursts));

@@ -343,26 +343,29 @@ fn emulator_cpu(plan: &Plan) -> Option<usize> {
     plan.cpus.iter().min_by_key(|core| (core.share, served(core))).map(|core| core.cpu as usize)
 }
 
-/// The ledgers of a lab's nodes, by NIC, and who knows what packets' senders have used.
-struct NodeLedgers(Vec<Option<Arc<NodeFrame>>>, Option<Arc<Egress>>);
+/// The ledgers of a lab's nodes, by NIC, with their namespaces' cookies, and who knows what packets' senders have used.
+struct NodeLedgers(Vec<Option<(Arc<NodeFrame>, u64)>>, Option<Arc<Egress>>);
 
-fn by_nic(plan: &Plan, frames: &[Option<Arc<NodeFrame>>]) -> Vec<Option<Arc<NodeFrame>>> {
+/// `cookies` is empty where nobody is watched.
+fn by_nic(plan: &Plan, frames: &[Option<Arc<NodeFrame>>], cookies: &[u64]) -> Vec<Option<(Arc<NodeFrame>, u64)>> {
     let mut out = vec![None; plan.net.nodes.len()];
-    for (n, frame) in plan.nodes.iter().zip(frames) {
-        n.nics.iter().for_each(|&ix| out[ix as usize] = frame.clone());
+    for (at, (n, frame)) in plan.nodes.iter().zip(frames).enumerate() {
+        let known = frame.clone().map(|frame| (frame, cookies.get(at).copied().unwrap_or_default()));
+        n.nics.iter().for_each(|&ix| out[ix as usize] = known.clone());
     }
     out
 }
 
 impl NodeLedgers {
-    fn metered(&self, nic: usize) -> Option<&NodeFrame> {
-        self.0.get(nic).and_then(Option::as_deref).filter(|f| f.cpu.metered)
+    fn metered(&self, nic: usize) -> Option<(&NodeFrame, u64)> {
+        let (frame, cookie) = self.0.get(nic)?.as_ref()?;
+        frame.cpu.metered.then_some((frame, *cookie))
     }
 }
 
 impl EgressLedger for NodeLedgers {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
-        self.metered(node).map_or(VirtNs(0), |frame| diecast_core_cpu::charge_sender(frame.page(), sent, now))
+        self.metered(node).map_or(VirtNs(0), |(frame, _)| diecast_core_cpu::charge_sender(frame.page(), sent, now))
     }
 
     fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]> {
@@ -374,19 +377,20 @@ impl ReceiveLedger for NodeLedgers {
     fn charge_receiver(&self, node: usize, bytes: usize, begun: RealNs, ended: RealNs) {
         // Of each frame, whoever is charged: the next one's would not be noted.
         let reached = self.1.as_ref().and_then(|egress| egress.reached_stack(begun)).unwrap_or(begun);
-        if let Some(frame) = self.metered(node) {
-            frame.receiver.charge(frame.page(), bytes, begun, reached, ended);
+        if let Some((frame, cookie)) = self.metered(node) {
+            let runs = || self.1.as_ref().is_some_and(|egress| egress.runs(cookie));
+            frame.receiver.charge(frame.page(), bytes, [begun, reached, ended], runs);
         }
     }
 
     fn hold(&self, node: usize, bytes: usize) -> VirtSpan {
-        self.metered(node).map_or(VirtSpan(0), |frame| frame.receiver.hold(frame.page(), bytes))
+        self.metered(node).map_or(VirtSpan(0), |(frame, _)| frame.receiver.hold(frame.page(), bytes))
     }
 
     /// Nodes that have received nothing yet have no say.
     fn least_hold(&self) -> VirtSpan {
         let of_nic = |nic| match self.metered(nic) {
-            Some(frame) => frame.receiver.least_hold(frame.page()),
+            Some((frame, _)) => frame.receiver.least_hold(frame.page()),
             None => Some(VirtSpan(0)),
         };
         (0..self.0.len()).filter_map(of_nic).min().unwrap_or_default()
@@ -540,7 +544,7 @@ fn set_up(
     let recording = o.record_arrivals.then(|| Arrivals::start(o.out)).transpose();
     let (arrivals, record) = recording.map_err(RunError::host("recording arrivals"))?.unzip();
     let map = Arc::new(SharedFrame::new(frame.map()));
-    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames), stamps.clone()));
+    let ledgers = Arc::new(NodeLedgers(by_nic(plan, &frames, &cookies), stamps.clone()));
     let emulator = Emulator::start(EmulatorConfig {
         spec: plan.net.clone(),
         taps,
