@@ -299,22 +299,17 @@ mod tests {
         charged_less((discount, slow_discount, switch, [0; 2]), free_v, now_ns, slot, sent)
     }
 
-    /// The same with what BPF programs take at a packet, and what a wake-up does that the original does without.
-    fn charged_less(
-        (discount, slow_discount, switch, [packet_ns, extra_wake_ns]): (
-            &[AtomicU32; GAP_BINS],
-            u32,
-            SwitchCost,
-            [u64; 2],
-        ),
-        free_v: u64,
-        now_ns: u64,
-        slot: Option<&ThreadSlot>,
-        sent: &Sent,
-    ) -> (u64, u64, u64) {
-        let entries = [AtomicU64::new(free_v)];
-        let segment = Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap());
-        let mut a = Account {
+    /// What is taken off: for sleeps, for cores slower than usual and at switches; by BPF programs at a packet, and for what a
+    /// wake-up does that the original does without.
+    type Less<'a> = (&'a [AtomicU32; GAP_BINS], u32, SwitchCost, [u64; 2]);
+
+    fn segment() -> Segment {
+        Segment::new(RealNs(0), VirtNs(0), "10".parse::<Tdf>().unwrap())
+    }
+
+    fn account<'a>(less: Less<'a>, entries: &'a [AtomicU64], now_ns: u64) -> Account<'a> {
+        let (discount, slow_discount, switch, [packet_ns, extra_wake_ns]) = less;
+        Account {
             discount,
             slow_discount,
             grain_ns: Some(500 * US),
@@ -323,9 +318,9 @@ mod tests {
             extra_wake_ns,
             interrupts: Interrupts::default(),
             slowness: Rate { int: 2, frac: 0 },
-            entries: &entries,
+            entries,
             cores: 0,
-            now_v: segment.v_of(RealNs(now_ns)),
+            now_v: segment().v_of(RealNs(now_ns)),
             charged_ns: 0,
             cold_ns: 0,
             slow_ns: 0,
@@ -333,8 +328,20 @@ mod tests {
             forgiven_v_ns: 0,
             clamped: false,
             node_charged_ns: 0,
-        };
-        let release = a.charge_sender(slot, sent, segment.v_of(sent.woke)).0;
+        }
+    }
+
+    /// The same with all that is taken off.
+    fn charged_less(
+        less: Less<'_>,
+        free_v: u64,
+        now_ns: u64,
+        slot: Option<&ThreadSlot>,
+        sent: &Sent,
+    ) -> (u64, u64, u64) {
+        let entries = [AtomicU64::new(free_v)];
+        let mut a = account(less, &entries, now_ns);
+        let release = a.charge_sender(slot, sent, segment().v_of(sent.woke)).0;
         assert_eq!((a.forgiven_v_ns, a.clamped), (0, false));
         (release, a.charged_ns, entries[0].load(Relaxed))
     }
@@ -411,6 +418,23 @@ mod tests {
         assert_eq!(s.untold_cost_ns.load(Relaxed), 10 * US);
         // A thread without a slot was switched to once.
         assert_eq!(dearer(0, None), (10_590 * US, 0, 0));
+    }
+
+    /// A quarter of what is charged, less the meter's part in a switch: a clock gains by it, and what is charged is the same.
+    #[test]
+    fn clocks_have_what_interrupts_beside_what_is_charged() {
+        let (none, entries) = (Default::default(), [AtomicU64::new(0)]);
+        for (switch_ns, charged_ns, cost_ns) in
+            [(0, 500 * US, -125_000), (20 * US, 480 * US, -100_000), (400 * US, 218_750, 226_563)]
+        {
+            let s = slot(800 * US, 50 * MS, 5 * MS);
+            let switch = SwitchCost { each_ns: switch_ns, part: 1 << 16, own_ns: 0 };
+            let mut a = account((&none, 0, switch, [0; 2]), &entries, 101 * MS);
+            a.interrupts = Interrupts(1 << 14);
+            a.charge_sender(Some(&s), &Sent { switches: 1, ..sent() }, VirtNs(10 * MS));
+            assert_eq!(a.charged_ns, charged_ns);
+            assert_eq!([&s.cost_ns, &s.untold_cost_ns].map(|ns| ns.load(Relaxed) as i64), [cost_ns; 2]);
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const PART_ONE: u32 = 1 << 16;
 
 /// What a node's threads are interrupted, as a part of their CPU time in 1/65536.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Interrupts(u32);
+pub struct Interrupts(pub(crate) u32);
 
 impl Interrupts {
     /// Of this node, now.
