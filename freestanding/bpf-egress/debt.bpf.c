@@ -58,7 +58,8 @@
 #define MSG_PEEK 2
 #define NR_SETSOCKOPT 54
 #define COLD_MAX_NS 1000000ull
-// Of a longer burst no more is counted: what else it does hides what its begin costs.
+// Of a longer burst only the pieces of work that begin in its first COLD_MAX_NS are counted, whole but for what is beyond this:
+// what else it does hides what its begin costs.
 #define COUNTED_MAX_NS (2 * COLD_MAX_NS)
 // core/cpu/src/hits.rs has the same.
 #define HIT_SUMS 8
@@ -188,6 +189,9 @@ struct burst {
 	__u64 counted_gap_ns;
 	// Bytes received from sockets in it.
 	__u64 data;
+	// What of it is counted, where that is less than all: CPU time up to a receive, ns, and hits in that; else 0.
+	__u64 whole_pieces_ns;
+	__u64 whole_pieces_hits;
 	// Its ages: 0 when its own process ran last, and when it has no past yet.
 	__u32 counted_program;
 	__u32 counted_past;
@@ -414,12 +418,15 @@ static __always_inline void count_piece(struct node *node, struct hit_cost *cost
 static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
 {
 	struct hit_cost *cost;
-	__u64 cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
-	__u64 data = b->data / DATA_ONE, cpu_us;
+	__u64 cpu_ns = b->whole_pieces_ns, hits = b->whole_pieces_hits, data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
 	if (next >= WAIT_KINDS)
 		return;
+	if (!cpu_ns) {
+		cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
+		hits = b->hits;
+	}
 	b->counting = 0;
 	if (cores_are_slow()) {
 		b->kind = next;
@@ -432,7 +439,7 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 		return;
 	// What is left is the program's own; of which at least a half, whatever a hit takes.
 	if (cost)
-		cpu_ns -= least(cost->added_ns * b->hits, cpu_ns / 2);
+		cpu_ns -= least(cost->added_ns * hits, cpu_ns / 2);
 	if (cpu_ns > COUNTED_MAX_NS)
 		cpu_ns = COUNTED_MAX_NS;
 	if (data > DATA_MAX)
@@ -468,7 +475,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	struct meter *meter;
 	struct node *node;
 	struct burst *b;
-	__u64 cpu_ns, cookie, now;
+	__u64 cpu_ns, since_ns, cookie, now;
 
 	if (bytes <= 0 || flags & MSG_PEEK)
 		return 0;
@@ -485,13 +492,17 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 		count_piece(node, cost, b, cpu_ns);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
-	if (!b->data && !b->hits) {
+	since_ns = cpu_ns - b->counted_from_ns;
+	if (!b->data && !b->hits && !b->whole_pieces_ns) {
 		__sync_fetch_and_add(&node->wakes[WAKES], 1);
-		__sync_fetch_and_add(&node->wakes[WAKES_NS], cpu_ns - b->counted_from_ns);
+		__sync_fetch_and_add(&node->wakes[WAKES_NS], since_ns);
 	}
-	// What comes later is beyond what is counted.
-	if (cpu_ns - b->counted_from_ns < COUNTED_MAX_NS)
+	if (since_ns < COLD_MAX_NS) {
 		b->data += bytes + RECEIVE_BYTES;
+	} else if (!b->whole_pieces_ns) {
+		b->whole_pieces_ns = since_ns;
+		b->whole_pieces_hits = b->hits;
+	}
 	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
 	return 0;
 }
@@ -594,6 +605,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->counted_from_ns = next->se.sum_exec_runtime;
 		b->counted_gap_ns = b->gap_ns;
 		b->data = 0;
+		b->whole_pieces_ns = 0;
 		b->hits = 0;
 		piece_begins(b, b->counted_from_ns, false);
 		grow_old(b, next, process, now);

@@ -187,6 +187,47 @@ fn reached() {
     assert_eq!(egress.reached_stack(monotonic_now()), None, "that was before");
 }
 
+/// Of a burst of many pieces of work those of its first millisecond are counted, whole, with what was received for them.
+#[test]
+fn bursts_are_counted_by_whole_pieces() {
+    if !skip() {
+        diecast_quiet::look(whole_pieces);
+    }
+}
+
+fn whole_pieces() {
+    let egress = Egress::load().unwrap();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    let burst_of = |pieces: u32| {
+        let before = egress.counted(cookie).unwrap().bursts;
+        in_netns(ns.as_fd(), || {
+            // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
+            let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            for _ in 0..20 {
+                poll_ms(3);
+                for _ in 0..pieces {
+                    a.send(&[0; 1024]).unwrap();
+                    b.recv(&mut [0; 1024]).unwrap();
+                    spin(Duration::from_micros(400));
+                }
+                poll_ms(3);
+            }
+        })
+        .unwrap();
+        let bursts = egress.counted(cookie).unwrap().bursts.since(&before);
+        // Those of nothing but the next wait are far shorter than a piece.
+        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flatten().sum::<f64>();
+        [sum(&bursts.cpu_ns) / 20e3, sum(&bursts.data) / 20.0]
+    };
+    // A receive counts like a KiB more: 32 units of 64 bytes. One that comes when the millisecond is over begins what is not counted.
+    for (pieces, counted) in [(1, 1.0), (2, 2.0), (3, 3.0), (6, 3.0)] {
+        let [cpu_us, data] = burst_of(pieces);
+        println!("{pieces} pieces: {cpu_us} us, {data} units");
+        assert_eq!(data, 32.0 * counted, "{pieces} pieces");
+        assert!((400.0 * counted..450.0 * counted + 200.0).contains(&cpu_us), "{pieces} pieces: {cpu_us} us");
+    }
+}
+
 /// What lies between a thread's sleep and its first receive is counted, but where it had a hit.
 #[test]
 fn wake_ups_are_counted_up_to_the_first_receive() {
