@@ -40,6 +40,7 @@ struct wait {
 	__u32 pad;
 };
 
+// host/egress/src/lib.rs reads what it runs: `class` and `cookie` by their places, and NODES.
 struct core {
 	// When it got what it runs, and what that is.
 	__u64 since_ns;

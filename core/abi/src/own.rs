@@ -36,7 +36,7 @@ pub const STACK_WORDS: usize = 384;
 /// The part of a process's page that a child finds empty after fork (MADV_WIPEONFORK).
 #[repr(C, align(4096))]
 pub struct OwnPage {
-    /// CPU time of this process that was the meter's own.
+    /// The sum of its threads' `cost_ns`, as far as they have told it.
     pub cost_ns: AtomicU64,
     /// Highest virtual CPU time that was shown: of the process, and its user and system parts.
     pub shown_cpu_ns: AtomicU64,

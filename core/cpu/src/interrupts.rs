@@ -9,8 +9,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::NodePage;
 
-/// All of it, in a node's page.
-const PART_ONE: u32 = 1 << 16;
+use crate::cold::WHOLE;
 
 /// What a node's threads are interrupted, as a part of their CPU time in 1/65536.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,8 +25,8 @@ impl Interrupts {
     /// What they add to this much CPU time, ns: rounded down, at most as much again. What is above 2^47 ns has none.
     #[inline(always)]
     pub const fn of(self, work_ns: u64) -> u64 {
-        let part = if self.0 > PART_ONE { PART_ONE } else { self.0 } as u64;
-        if work_ns >> 47 != 0 { 0 } else { work_ns * part / PART_ONE as u64 }
+        let part = if self.0 as u64 > WHOLE { WHOLE } else { self.0 as u64 };
+        if work_ns >> 47 != 0 { 0 } else { work_ns * part / WHOLE }
     }
 }
 
@@ -41,7 +40,7 @@ pub const fn shown_cpu_ns(kernels_ns: u64, cost_ns: u64) -> u64 {
 
 /// The part for a node's page, of what interrupted its threads and what they were charged.
 pub fn interrupt_part(amid_ns: f64, charged_ns: f64) -> u32 {
-    if charged_ns > 0.0 { ((amid_ns / charged_ns).min(1.0) * f64::from(PART_ONE)) as u32 } else { 0 }
+    if charged_ns > 0.0 { ((amid_ns / charged_ns).min(1.0) * WHOLE as f64) as u32 } else { 0 }
 }
 
 #[cfg(test)]

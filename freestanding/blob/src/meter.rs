@@ -266,10 +266,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
     slot.release();
-    add_cost(slot, hidden);
-    let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
-    slot.cost_ns.fetch_sub(interrupts, Relaxed);
-    process().own.cost_ns.fetch_sub(interrupts, Relaxed);
+    add_cost(slot, hidden, ledger::Interrupts::of_node(n).of(usual - hidden));
     k.charges_done.fetch_add(1, AcqRel);
 
     // Catch up at twice the share at most: the slice takes at least half its real length.
@@ -323,7 +320,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let seen = after.saturating_sub(cpu);
     k.charging_hits.fetch_add(1, Relaxed);
     k.seen_hits_ns.fetch_add(seen, Relaxed);
-    add_cost(slot, seen);
+    add_cost(slot, seen, 0);
 }
 
 /// Sleeps until a thread's turn comes; the instant it woke. Where others went to sleep meanwhile it could have begun its
@@ -371,10 +368,11 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
     ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
 }
 
-/// CPU time that was the meter's own, in the three places that need it.
-fn add_cost(slot: &ThreadSlot, ns: u64) {
-    slot.cost_ns.fetch_add(ns, Relaxed);
-    process().own.cost_ns.fetch_add(ns.wrapping_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
+/// CPU time that was the meter's own, in the three places that need it: clocks have what interrupts add instead.
+fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
+    let less_ns = ns.wrapping_sub(interrupts_ns);
+    slot.cost_ns.fetch_add(less_ns, Relaxed);
+    process().own.cost_ns.fetch_add(less_ns.wrapping_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 

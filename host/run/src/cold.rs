@@ -160,6 +160,12 @@ impl Receives {
     }
 }
 
+/// How much two sums have grown since they were last read, where `read` has them.
+fn grown(read: &mut [u64; 2], now: [u64; 2]) -> [u64; 2] {
+    let before = std::mem::replace(read, now);
+    std::array::from_fn(|i| now[i].saturating_sub(before[i]))
+}
+
 impl Learner {
     /// What part of the CPU time that the machine has was charged since this was last asked, at most 1 but for catching up.
     fn busy(&mut self, tdf: f64) -> f64 {
@@ -237,9 +243,8 @@ impl Learner {
     /// Tells clocks what interrupts would add to its threads' CPU time.
     fn tell_interrupts(&mut self) {
         let page = self.frame.page();
-        let read = [self.frame.receiver.amid_ns(), page.counters.charged_ns.load(Relaxed)];
-        let before = std::mem::replace(&mut self.interrupts_read, read);
-        let [amid_ns, charged_ns] = std::array::from_fn(|i| read[i].saturating_sub(before[i]));
+        let now = [self.frame.receiver.amid_ns(), page.counters.charged_ns.load(Relaxed)];
+        let [amid_ns, charged_ns] = grown(&mut self.interrupts_read, now);
         self.interrupts.add(kept(KEEP, charged_ns as f64 / CHARGED_ONE_NS), charged_ns, amid_ns);
         page.interrupt_part.store(interrupt_part(self.interrupts.sum, self.interrupts.count), Relaxed);
     }
@@ -248,9 +253,8 @@ impl Learner {
     fn tell_hits(&mut self, egress: &Egress, keep: f64) {
         let page = self.frame.page();
         let k = &page.counters;
-        let read = [&k.charging_hits, &k.seen_hits_ns].map(|c| c.load(Relaxed));
-        let before = std::mem::replace(&mut self.hits_read, read);
-        let [hits, all_ns] = std::array::from_fn(|i| read[i].saturating_sub(before[i]));
+        let now = [&k.charging_hits, &k.seen_hits_ns].map(|c| c.load(Relaxed));
+        let [hits, all_ns] = grown(&mut self.hits_read, now);
         self.hits_seen.add(keep, hits, all_ns);
         let seen_ns = self.hits_seen.mean();
         let mut added_ns = 0;
@@ -276,9 +280,8 @@ impl Learner {
         // How old its work is now decides, not how it was at another TDF.
         let aged = self.ages.factor(&ages.growth(growth), tdf.log2());
         let mut table = discounts(&bursts.curve(of_all), aged, tdf);
-        let read = [&page.counters.cold_ns, &page.counters.charged_ns].map(|c| c.load(Relaxed));
-        let [cold_ns, charged_ns] = std::array::from_fn(|i| read[i].saturating_sub(self.level_read[i]));
-        self.level_read = read;
+        let now = [&page.counters.cold_ns, &page.counters.charged_ns].map(|c| c.load(Relaxed));
+        let [cold_ns, charged_ns] = grown(&mut self.level_read, now);
         if self.probing {
             // What work costs now is what is taken for the original's.
             table = [0; GAP_BINS];
