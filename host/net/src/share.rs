@@ -20,7 +20,7 @@ pub(crate) struct Share {
     /// Of each `WINDOW_NS`.
     share_ns: u64,
     /// When all that it was busy for is paid for, at `share_ns` in `WINDOW_NS`.
-    pub(crate) paid_at: RealNs,
+    paid_at: RealNs,
     /// CPU time of the thread when it was last compared with what was booked, when that was, and what was booked since.
     cpu: RealSpan,
     compared_at: RealNs,
@@ -37,10 +37,21 @@ impl Share {
         Share { share_ns, paid_at: at, cpu: none, compared_at: at, booked: none }
     }
 
+    /// From now on so much of each `WINDOW_NS`.
+    pub(crate) fn set(&mut self, share_ns: u64) {
+        self.share_ns = share_ns;
+    }
+
     /// Books a busy stretch that ends now; returns how long to pause when the share is used up.
     pub(crate) fn book(&mut self, busy: RealSpan, now: RealNs) -> Option<RealSpan> {
         let began = RealNs(now.0.saturating_sub(busy.0));
         self.paid_at = self.paid_at.max(began).plus(RealSpan(busy.0 * WINDOW_NS / self.share_ns));
+        self.used_up(now)
+    }
+
+    /// For how long from now on the thread has nothing: it was busy for its whole share of a window, and all of that is not paid
+    /// for yet.
+    pub(crate) fn used_up(&self, now: RealNs) -> Option<RealSpan> {
         let ahead = self.paid_at.since(now);
         (ahead.0 > WINDOW_NS - self.share_ns).then_some(ahead)
     }
@@ -145,6 +156,20 @@ mod tests {
         assert_eq!(share.book(RealSpan(7_900_000), RealNs(18_525_000)), None);
         // Time without work pays.
         assert_eq!(share.book(RealSpan(7 * MS), RealNs(28 * MS)), None);
+    }
+
+    /// Twenty times 25 us, one right after the other, are a share of 500. One more, and the next has to wait until that is
+    /// paid for.
+    #[test]
+    fn a_share_may_be_used_at_once() {
+        let (mut share, mut now) = (Share::new(500_000), 0);
+        for _ in 0..21 {
+            assert_eq!(share.used_up(RealNs(now)), None);
+            now += 25_000;
+            share.book(RealSpan(25_000), RealNs(now));
+        }
+        assert!(share.used_up(RealNs(now)).is_some());
+        assert_eq!(share.used_up(RealNs(now + 500_000)), None);
     }
 
     /// Each 25 us: 10 booked, 10 that the waits cost, 5 asleep.

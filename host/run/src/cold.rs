@@ -72,8 +72,9 @@ struct Learner {
     /// BPF programs' own time for each switch, packet and frame received.
     own: [Mean; 3],
     frames_read: u64,
-    /// From getting a core after a sleep to the first receive.
+    /// From getting a core after a sleep to the first receive, and the same at the lower TDF of the probe.
     wakes: Mean,
+    probed_wakes: Mean,
     /// What interrupts would be of what its threads are charged, and both by the last reading, real CPU ns.
     interrupts: Mean,
     interrupts_read: [u64; 2],
@@ -108,8 +109,11 @@ impl Known {
         all
     }
 
-    fn wanted(&self) -> Option<f64> {
-        Level::wanted(&self.now, &self.probed)
+    /// What a wake-up took now and at the probe, real ns, is no part of the work: at a lower TDF more requests share one, and
+    /// what the original does without is taken off at packets.
+    fn wanted(&self, wake_ns: [f64; 2]) -> Option<f64> {
+        let [now_ns, probed_ns] = wake_ns;
+        Level::wanted(&self.now.clone().without(now_ns), &self.probed.clone().without(probed_ns))
     }
 }
 
@@ -156,7 +160,7 @@ impl Receives {
             return [0; GAP_BINS];
         }
         let table = discounts(&evidence.curve(of_all), 1.0, tdf);
-        self.frames.wanted().map_or(table, |wanted| Level::default().set(&table, &self.frames.now, wanted))
+        self.frames.wanted([0.0; 2]).map_or(table, |wanted| Level::default().set(&table, &self.frames.now, wanted))
     }
 }
 
@@ -190,12 +194,12 @@ impl Learner {
             self.frame.page().switch_part.store(times as u32, Relaxed);
         }
         self.tell_own(&now, switches);
-        self.tell_wakes(&now, tdf);
+        // What lies between two readings of different TDFs belongs to neither.
+        let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
+        self.tell_wakes(&now, tdf, of_one_tdf);
         if counts_interrupts {
             self.tell_interrupts();
         }
-        // What lies between two readings of different TDFs belongs to neither.
-        let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         let of_use = self.busy(tdf) <= BUSY_MAX && of_one_tdf;
         self.receives.look(&self.frame, of_use, probing);
         if of_use {
@@ -232,9 +236,13 @@ impl Learner {
     }
 
     /// Tells meters what a wake-up takes that the original does without. A node that is not dilated has none.
-    fn tell_wakes(&mut self, now: &Counted, tdf: f64) {
+    fn tell_wakes(&mut self, now: &Counted, tdf: f64, of_one_tdf: bool) {
         let [count, ns] = std::array::from_fn(|i| now.wakes[i].saturating_sub(self.read.wakes[i]));
-        self.wakes.add(kept(KEEP, count as f64), count, ns);
+        match self.probing {
+            _ if !of_one_tdf => {}
+            true => self.probed_wakes.add(1.0, count, ns),
+            false => self.wakes.add(kept(KEEP, count as f64), count, ns),
+        }
         let known = tdf > 1.0 && self.wakes.count >= WAKES_MIN;
         let extra_ns = if known { self.wakes.mean() * EXTRA_PART } else { 0.0 };
         self.frame.page().extra_wake_ns.store(extra_ns as u64, Relaxed);
@@ -285,7 +293,7 @@ impl Learner {
         if self.probing {
             // What work costs now is what is taken for the original's.
             table = [0; GAP_BINS];
-        } else if let Some(wanted) = self.bursts.wanted() {
+        } else if let Some(wanted) = self.bursts.wanted([self.wakes.mean(), self.probed_wakes.mean()]) {
             self.level.follow(&self.bursts.now, wanted, cold_ns, charged_ns);
             table = self.level.set(&table, &self.bursts.now, wanted);
         }
@@ -328,6 +336,7 @@ pub(crate) fn start_learning(
             own: Default::default(),
             frames_read: 0,
             wakes: Mean::default(),
+            probed_wakes: Mean::default(),
             interrupts: Mean::default(),
             interrupts_read: [0; 2],
             hits: HitSums::default(),
