@@ -40,18 +40,7 @@
 #define IN_SETSOCKOPT 0x80000000u
 // From this bit on, in eight, for how long its cores stood still since its last hit (`paused_units`): a thread id has 22.
 #define PAUSED_SHIFT 22
-// core/cpu/src/cold.rs has the same.
-#define GAP_BINS 24
 #define WAIT_KINDS 32
-// core/cpu/src/ages.rs has the same.
-#define AGED_FROM 7
-#define AGED_BINS (GAP_BINS - AGED_FROM)
-#define AGE_ONE 16
-#define PAST_BURSTS 8
-// A process's first bursts are start-up: they touch what no later one does, and are cold for that.
-#define STARTUP_BURSTS 300
-// Programs are told apart by a hash of their names.
-#define PROGRAMS 1024
 // Units of core/cpu/src/learn.rs. More data than so many units says nothing more: the burst is beyond COUNTED_MAX_NS.
 #define DATA_ONE 64
 #define DATA_MAX 65536
@@ -69,11 +58,14 @@
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
+// What takes longer to get an idle core is the host's doing.
+#define WAY_MAX_NS 100000
 
 #include "kernel.h"
 
 extern void *bpf_cast_to_kern_ctx(void *) __ksym;
 
+#include "ages.h"
 #include "waits.h"
 #include "../bpf-tick/meter.h"
 
@@ -88,24 +80,10 @@ struct cell {
 	__u64 data_us;
 };
 
-// The same bursts by older ages, of which core/cpu/src/ages.rs has more; sums over those after a sleep long enough. Ages are
-// logarithms (AGE_ONE for each doubling of a microsecond).
-struct ages {
-	__u64 count;
-	__u64 cpu_us;
-	__u64 square_us2;
-	__u64 program;
-	__u64 past;
-	__u64 program_program;
-	__u64 program_past;
-	__u64 past_past;
-	__u64 program_cpu_us;
-	__u64 past_cpu_us;
-};
-
 // host/egress/src/lib.rs has the same, in this order.
 enum { OWN_OF_THREADS, OWN_OF_PACKETS, OWN_PACKETS, OWN_OF_FRAMES, OWN_SUMS };
-enum { WAKES, WAKES_NS, WAKE_SUMS };
+enum { WAKES, WAKES_NS, ENDS, ENDS_NS, TURNS, TURNS_NS, WAKE_SUMS };
+enum { WAYS, WAYS_NS, WAY_SUMS };
 
 // What is known of a node.
 struct node {
@@ -120,8 +98,11 @@ struct node {
 	// What these programs took of its CPU time, ns: at switches to its threads, wake-ups by them and their receives; at
 	// its packets, and how many; and of who delivers frames to it.
 	__u64 own[OWN_SUMS];
-	// Bursts that began with a receive, before any hit, and the CPU time up to it, ns.
+	// CPU time without these programs' own and without hits, ns: of bursts that began with a receive up to it; from the last
+	// packet before a sleep to that; and from a packet to a receive where no sleep lies between. Each after its count.
 	__u64 wakes[WAKE_SUMS];
+	// Wake-ups of threads that then got a core which nobody had, and the time between the two, ns.
+	__u64 ways[WAY_SUMS];
 	struct waited waited;
 };
 
@@ -155,18 +136,6 @@ struct {
 	__type(value, struct hit_cost);
 } hit_costs SEC(".maps");
 
-// When a thread of a program last gave up a core, and of which process.
-struct program {
-	__u64 ran_ns;
-	__u64 tgid;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PROGRAMS);
-	__type(key, __u32);
-	__type(value, struct program);
-} programs SEC(".maps");
-
 // Ticks per second. While a thread runs, every tick brings its CPU time up to date.
 const volatile __u64 hz = 100;
 
@@ -179,6 +148,8 @@ struct burst {
 	// CLOCK_MONOTONIC when it became possible, ns: at the wake-up before it. 0 while the thread is blocked, and after that until
 	// the wake-up is seen.
 	__u64 woke_ns;
+	// CLOCK_MONOTONIC when somebody set out to wake it, ns; 0 when that was not seen.
+	__u64 waking_ns;
 	// How long its process had not run at that wake-up, ns.
 	__u64 gap_ns;
 	// The thread has not blocked since.
@@ -192,9 +163,7 @@ struct burst {
 	// What of it is counted, where that is less than all: CPU time up to a receive, ns, and hits in that; else 0.
 	__u64 whole_pieces_ns;
 	__u64 whole_pieces_hits;
-	// Its ages: 0 when its own process ran last, and when it has no past yet.
-	__u32 counted_program;
-	__u32 counted_past;
+	struct of_age counted_age;
 	// What it had waited for.
 	__u32 kind;
 	// Hits of the meter in it.
@@ -204,6 +173,11 @@ struct burst {
 	__u64 piece_from_ns;
 	__u32 piece_hits;
 	__u32 piece_counts;
+	// At its last packet, if it has not received since: CPU time, ns, hits, and the programs' own time.
+	__u64 sent_cpu_ns;
+	__u64 sent_own_ns;
+	__u32 sent_hits;
+	__u32 pad;
 	// What these programs took of its CPU time since its node was told, as in `own`.
 	__u64 own[OWN_OF_FRAMES];
 	struct wait wait;
@@ -214,22 +188,6 @@ struct {
 	__type(key, int);
 	__type(value, struct burst);
 } bursts SEC(".maps");
-
-// What is known of a process, kept at its first thread.
-struct process {
-	// CLOCK_MONOTONIC when a thread of it last got or gave up a core, ns.
-	__u64 busy_ns;
-	// And when its last bursts began; the next one takes the place of the first.
-	__u64 began_ns[PAST_BURSTS];
-	__u32 next;
-	__u32 pad;
-};
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct process);
-} processes SEC(".maps");
 
 // Frames that left without a trailer, which is none: they are dropped. The loader reads it.
 __u64 dropped = 0;
@@ -252,16 +210,6 @@ static __always_inline struct process *set_busy(struct task_struct *task, __u64 
 	if (p)
 		p->busy_ns = now;
 	return p;
-}
-
-static __always_inline struct program *program_of(struct task_struct *task)
-{
-	__u64 name[2];
-	__u32 at;
-
-	bpf_core_read(name, sizeof(name), &task->group_leader->comm);
-	at = ((name[0] ^ (name[1] << 1)) * 0x9e3779b97f4a7c15ull) >> 54;
-	return bpf_map_lookup_elem(&programs, &at);
 }
 
 // A thread's next burst is possible from now on.
@@ -307,64 +255,6 @@ static __always_inline int woken(struct task_struct *task)
 		sleep_ends(b, task, now);
 	tell_waker(task, node, now);
 	return 0;
-}
-
-// Bin of a sleep: the binary logarithm of its microseconds.
-static __always_inline __u32 gap_bin(__u64 gap_ns)
-{
-	__u64 us = gap_ns / 1000;
-	__u32 bin = 0;
-
-#pragma unroll
-	for (int i = 0; i < GAP_BINS - 1; i++)
-		bin += (us >> (i + 1)) != 0;
-	return bin;
-}
-
-// The age of what was so long ago: AGE_ONE times the binary logarithm of its microseconds, straight between powers; at least
-// AGE_ONE.
-static __always_inline __u32 age(__u64 ns)
-{
-	__u64 us = ns / 1000 | 2;
-	__u32 bin = gap_bin(us * 1000);
-
-	return AGE_ONE * bin + (__u32)(((us << 4) >> bin) & (AGE_ONE - 1));
-}
-
-// The ages of a burst that begins now.
-static __always_inline void grow_old(struct burst *b, struct task_struct *task, struct process *p, __u64 now)
-{
-	struct program *program = program_of(task);
-	__u64 began_ns, slept_ns = now - b->gap_ns;
-	__u32 next;
-
-	b->counted_program = 0;
-	if (program && program->ran_ns && program->ran_ns < now && program->tgid != (__u32)task->tgid)
-		b->counted_program = age(now - program->ran_ns);
-	b->counted_past = 0;
-	if (!p)
-		return;
-	next = p->next++ & (PAST_BURSTS - 1);
-	began_ns = p->began_ns[next];
-	p->began_ns[next] = now;
-	if (p->next > STARTUP_BURSTS && began_ns && began_ns < slept_ns)
-		b->counted_past = age(slept_ns - began_ns);
-}
-
-static __always_inline void count_ages(struct ages *a, struct burst *b, __u64 cpu_us)
-{
-	__u64 program = b->counted_program, past = b->counted_past;
-
-	__sync_fetch_and_add(&a->count, 1);
-	__sync_fetch_and_add(&a->cpu_us, cpu_us);
-	__sync_fetch_and_add(&a->square_us2, cpu_us * cpu_us);
-	__sync_fetch_and_add(&a->program, program);
-	__sync_fetch_and_add(&a->past, past);
-	__sync_fetch_and_add(&a->program_program, program * program);
-	__sync_fetch_and_add(&a->program_past, program * past);
-	__sync_fetch_and_add(&a->past_past, past * past);
-	__sync_fetch_and_add(&a->program_cpu_us, program * cpu_us);
-	__sync_fetch_and_add(&a->past_cpu_us, past * cpu_us);
 }
 
 // What a thread waits for, told from others by the system call and by where its stack is: a place in the program. Stacks
@@ -414,6 +304,30 @@ static __always_inline void count_piece(struct node *node, struct hit_cost *cost
 	__sync_fetch_and_add(&sums[7], hit * us);
 }
 
+static __always_inline __u64 own_time(struct burst *b)
+{
+	return b->own[OWN_OF_THREADS] + b->own[OWN_OF_PACKETS];
+}
+
+static __always_inline void add_wake(__u64 *sums, __u64 cpu_ns, __u64 own_ns)
+{
+	__sync_fetch_and_add(&sums[0], 1);
+	__sync_fetch_and_add(&sums[1], gain(own_ns, cpu_ns));
+}
+
+// What its last packet began ends at this CPU time.
+static __always_inline void packet_ends(__u64 *sums, struct burst *b, __u64 cpu_ns)
+{
+	__u64 own_ns = own_time(b);
+
+	// The node was told meanwhile.
+	if (own_ns >= b->sent_own_ns)
+		own_ns -= b->sent_own_ns;
+	if (b->sent_cpu_ns && b->hits == b->sent_hits)
+		add_wake(sums, cpu_ns - b->sent_cpu_ns, own_ns);
+	b->sent_cpu_ns = 0;
+}
+
 // A thread blocks: a burst is over.
 static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
 {
@@ -434,6 +348,7 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	}
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	count_piece(node, cost, b, task->se.sum_exec_runtime);
+	packet_ends(&node->wakes[ENDS], b, task->se.sum_exec_runtime);
 	b->kind = next;
 	if (kind >= WAIT_KINDS || bin >= GAP_BINS)
 		return;
@@ -451,8 +366,9 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	__sync_fetch_and_add(&node->bursts[kind][bin].data, data);
 	__sync_fetch_and_add(&node->bursts[kind][bin].data_square, data * data);
 	__sync_fetch_and_add(&node->bursts[kind][bin].data_us, data * cpu_us);
-	if (bin >= AGED_FROM && b->counted_past)
-		count_ages(&node->ages[b->counted_program != 0][kind][bin - AGED_FROM], b, least(cpu_us, COLD_MAX_NS / 1000));
+	if (bin >= AGED_FROM && b->counted_age.past)
+		count_ages(&node->ages[b->counted_age.program != 0][kind][bin - AGED_FROM], &b->counted_age,
+			   least(cpu_us, COLD_MAX_NS / 1000));
 }
 
 // CPU time of the present thread.
@@ -488,15 +404,16 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 		return 0;
 	cpu_ns = cpu_time(task, b, now);
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
-	if (!cores_are_slow())
+	if (!cores_are_slow()) {
 		count_piece(node, cost, b, cpu_ns);
+		packet_ends(&node->wakes[TURNS], b, cpu_ns);
+	}
+	b->sent_cpu_ns = 0;
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	since_ns = cpu_ns - b->counted_from_ns;
-	if (!b->data && !b->hits && !b->whole_pieces_ns) {
-		__sync_fetch_and_add(&node->wakes[WAKES], 1);
-		__sync_fetch_and_add(&node->wakes[WAKES_NS], since_ns);
-	}
+	if (!b->data && !b->hits && !b->whole_pieces_ns)
+		add_wake(&node->wakes[WAKES], since_ns, own_time(b));
 	if (since_ns < COLD_MAX_NS) {
 		b->data += bytes + RECEIVE_BYTES;
 	} else if (!b->whole_pieces_ns) {
@@ -527,6 +444,17 @@ int BPF_PROG(hit, int signal)
 	return 0;
 }
 
+// Before the wake-up itself, which an idle core does once it knows of it.
+SEC("tp_btf/sched_waking")
+int BPF_PROG(waking, struct task_struct *task)
+{
+	struct burst *b = bpf_task_storage_get(&bursts, task, 0, 0);
+
+	if (b && !b->going)
+		b->waking_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
 SEC("tp_btf/sched_wakeup")
 int BPF_PROG(wakeup, struct task_struct *task)
 {
@@ -539,13 +467,22 @@ int BPF_PROG(wakeup_new, struct task_struct *task)
 	return woken(task);
 }
 
+// A thread came to an idle core.
+static __always_inline void came(__u64 *ways, __u64 ns)
+{
+	if (!ns || ns > WAY_MAX_NS)
+		return;
+	__sync_fetch_and_add(&ways[WAYS], 1);
+	__sync_fetch_and_add(&ways[WAYS_NS], ns);
+}
+
 SEC("tp_btf/sched_switch")
 int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
 	__u64 now = bpf_ktime_get_ns(), cookie, next_cookie;
 	struct node *node = node_of(prev, &cookie), *next_node = node_of(next, &next_cookie);
 	__u32 at = bpf_get_smp_processor_id();
-	bool goes_on = preempted || prev_state == 0;
+	bool goes_on = preempted || prev_state == 0, got_idle;
 	struct waited *waited = NULL;
 	struct process *process;
 	struct program *program;
@@ -594,11 +531,13 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	process = set_busy(next, now);
 	if (!b)
 		return 0;
-	wait_ends(&b->wait, next, &next_node->waited, next_cookie, now);
+	got_idle = wait_ends(&b->wait, next, &next_node->waited, next_cookie, now);
 	b->offset_ns = now - next->se.exec_start;
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
+		came(next_node->ways, got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0);
+		b->waking_ns = 0;
 	}
 	if (!b->counting) {
 		b->counting = 1;
@@ -607,8 +546,9 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->data = 0;
 		b->whole_pieces_ns = 0;
 		b->hits = 0;
+		b->sent_cpu_ns = 0;
 		piece_begins(b, b->counted_from_ns, false);
-		grow_old(b, next, process, now);
+		grow_old(&b->counted_age, next, process, now - b->gap_ns, now);
 	}
 	// The kernel's account is the next thread's by now.
 	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
@@ -743,6 +683,9 @@ static __always_inline struct burst *fill(struct trailer *t, struct sk_buff *pac
 		meter->told_cpu_ns = t->cpu_ns;
 		meter->delay_ns = task->sched_info.run_delay;
 	}
+	b->sent_cpu_ns = t->cpu_ns;
+	b->sent_own_ns = own_time(b);
+	b->sent_hits = b->hits;
 	t->burst_cpu_ns = b->cpu_ns;
 	t->woke_ns = b->woke_ns;
 	t->switches = task->nvcsw + task->nivcsw;

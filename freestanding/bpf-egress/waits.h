@@ -149,14 +149,15 @@ static __always_inline void add(__u64 *sum, __u64 ns)
 		__sync_fetch_and_add(sum, ns);
 }
 
-static __always_inline void wait_ends(struct wait *w, struct task_struct *task, struct waited *node, __u64 cookie,
+// Whether nobody had the core meanwhile.
+static __always_inline bool wait_ends(struct wait *w, struct task_struct *task, struct waited *node, __u64 cookie,
 				      __u64 now)
 {
 	struct sums s = {};
 	__u64 by[CAUSES], all, left, sum;
 
 	if (!w->since_ns)
-		return;
+		return false;
 	all = gain(w->since_ns, now);
 	w->since_ns = 0;
 	read_sums(&s, task, node, cookie, w->core, now);
@@ -182,6 +183,7 @@ static __always_inline void wait_ends(struct wait *w, struct task_struct *task, 
 #pragma unroll
 	for (int i = 0; i < CAUSES; i++)
 		add(&node->ns[i], by[i]);
+	return !(by[BY_OTHER_NODES] | by[BY_SIBLINGS] | by[BY_CEILING] | by[BY_DIECAST] | by[BY_OTHERS]);
 }
 
 // A core goes from one thread to another. `node` is that of the one that ran, if any.

@@ -1,5 +1,6 @@
-//! What blobs count.
+//! What blobs count, and have shown.
 
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::LATE_BUCKETS;
@@ -57,4 +58,25 @@ pub enum BlobFault {
     NoHandler = 1,
     /// A Rust panic in the blob.
     Panic = 2,
+}
+
+/// Highest virtual CPU times that were shown of a thread with a slot, and of the process whose first thread it is: what a
+/// hit costs is known at its end only, and no clock must go back.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct Shown {
+    pub thread_ns: AtomicU64,
+    pub user_ns: AtomicU64,
+    pub system_ns: AtomicU64,
+    pub process_ns: AtomicU64,
+}
+
+impl Shown {
+    /// For a new thread.
+    #[inline(always)]
+    pub fn forget(&self) {
+        for ns in [&self.thread_ns, &self.user_ns, &self.system_ns, &self.process_ns] {
+            ns.store(0, Relaxed);
+        }
+    }
 }

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
-pub use counters::{BlobFault, Counters};
+pub use counters::{BlobFault, Counters, Shown};
 pub use hits::{PAUSED_UNIT_NS, delay_before_ns, is_hit, left_since_ns, packets_tell, paused_before_ns};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 37;
+pub const ABI_VERSION: u32 = 38;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -219,27 +219,6 @@ impl ThreadSlot {
     }
 }
 
-/// Highest virtual CPU times that were shown of a thread with a slot, and of the process whose first thread it is: what a
-/// hit costs is known at its end only, and no clock must go back.
-#[repr(C)]
-#[derive(Default, Debug)]
-pub struct Shown {
-    pub thread_ns: AtomicU64,
-    pub user_ns: AtomicU64,
-    pub system_ns: AtomicU64,
-    pub process_ns: AtomicU64,
-}
-
-impl Shown {
-    /// For a new thread.
-    #[inline(always)]
-    pub fn forget(&self) {
-        for ns in [&self.thread_ns, &self.user_ns, &self.system_ns, &self.process_ns] {
-            ns.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
 /// The page that all processes of a node share.
 #[repr(C)]
 pub struct NodePage {
@@ -286,6 +265,9 @@ pub struct NodePage {
     /// What a thread takes to come back from a sleep that the original's would not have slept, for it was still at work when
     /// more came: on the average, real CPU ns; 0 while that is not known.
     pub extra_wake_ns: AtomicU64,
+    /// How long a thread of the node needs to come to an idle core once somebody sets out to wake it, on the average, real ns: no
+    /// CPU time of its own, and no less on the original machine. 0 while that is not known.
+    pub way_ns: AtomicU64,
     /// What work on frames in the midst of its threads' own adds to their CPU clocks, as a part of that in 1/65536: a kernel
     /// without IRQ_TIME_ACCOUNTING counts it as theirs. 0 under any other, and while it is not known (see core/cpu, interrupts).
     pub interrupt_part: AtomicU32,

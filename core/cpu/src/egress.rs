@@ -10,7 +10,7 @@ use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, Thread
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    Interrupts, SwitchCost, at_usual_speed, burst_after, charge, finish_of, stood_still_ns, switches_after,
+    Interrupts, SwitchCost, at_usual_speed, begins, burst_after, charge, finish_of, stood_still_ns, switches_after,
     switches_since, warm_ns,
 };
 
@@ -69,6 +69,8 @@ struct Account<'a> {
     packet_ns: u64,
     /// What a wake-up takes that the original does without: its thread was still at work.
     extra_wake_ns: u64,
+    /// From a wake-up to a thread's begin on an idle core of the original.
+    way_ns: u64,
     /// What interrupts add to its CPU clock.
     interrupts: Interrupts,
     slowness: Rate,
@@ -125,11 +127,14 @@ impl Account<'_> {
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let Some(slot) = slot else { return self.look(woke, (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1) };
+        let begin = begins(VirtNs(0), woke, self.way_ns);
+        let Some(slot) = slot else {
+            return self.look(begin, (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1);
+        };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
-            let earliest = VirtNs(woke.0.max(slot.finish_v_ns.load(Relaxed)));
+            let earliest = begins(VirtNs(slot.finish_v_ns.load(Relaxed)), woke, self.way_ns);
             let switches = switches_since(slot.switches.load(Relaxed), u64::from(sent.switches));
             return self.look(earliest, (open_ns, sent.paused_ns), Burst::of(slot), switches);
         }
@@ -152,7 +157,7 @@ impl Account<'_> {
             // Or a packet before it was charged ahead of its own work, and this burst had yet to come then.
             let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
             let of_burst = self.work_v_ns(burst_ns, Burst::after(sent.gap_ns), 0);
-            return of_hit.max(VirtNs(woke.0.saturating_add(of_burst)));
+            return of_hit.max(VirtNs(begins(VirtNs(0), woke, self.way_ns).0.saturating_add(of_burst)));
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
@@ -180,7 +185,8 @@ impl Account<'_> {
             // Here it has run ahead and found nothing more to do.
             let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
             let beside = (of_burst, self.packet_ns + extra_wake_ns);
-            self.book(earliest.max(woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
+            let begin = begins(earliest, woke, self.way_ns);
+            self.book(begin, used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
         let less_ns = self.cost_ns.wrapping_sub(self.interrupts.of(self.charged_ns));
@@ -234,6 +240,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         switch: switch_cost(page),
         packet_ns: page.own_packet_ns.load(Relaxed),
         extra_wake_ns: page.extra_wake_ns.load(Relaxed),
+        way_ns: page.way_ns.load(Relaxed),
         interrupts: Interrupts::of_node(page),
         slowness: page.slowness(),
         entries: page.entries(),
@@ -316,6 +323,7 @@ mod tests {
             switch,
             packet_ns,
             extra_wake_ns,
+            way_ns: 0,
             interrupts: Interrupts::default(),
             slowness: Rate { int: 2, frac: 0 },
             entries,
@@ -452,6 +460,33 @@ mod tests {
         let short = Sent { cpu_ns: 1004 * US, ..sent };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
         assert_eq!(charged_less((&none, 0, switch, [7 * US, 0]), 0, 101 * MS, Some(&s), &short).1, 250);
+    }
+
+    /// It was woken at virtual 10 ms, with work up to 9 or 11, and is 12 us on its way to an idle core.
+    #[test]
+    fn a_burst_begins_when_its_thread_has_come_to_a_core() {
+        let none = Default::default();
+        let entries = || [AtomicU64::new(0)];
+        for (finish_v, begin_v) in [(9 * MS, 10_012), (10 * MS, 10_012), (10_005 * US, 10_005), (11 * MS, 11_000)] {
+            let begin_v = begin_v * US;
+            let (s, entries) = (slot(1000 * US, 50 * MS, finish_v), entries());
+            let mut a = account((&none, 0, SwitchCost::default(), [0; 2]), &entries, 101 * MS);
+            a.way_ns = 12 * US;
+            // 300 us at half speed.
+            assert_eq!(a.charge_sender(Some(&s), &sent(), VirtNs(10 * MS)), VirtNs(begin_v + 600 * US));
+            assert_eq!(a.charged_ns, 300 * US);
+            // A second packet of the same burst goes on where the first ended.
+            let next = Sent { cpu_ns: 1400 * US, at: RealNs(100 * MS + 400 * US), ..sent() };
+            assert_eq!(a.charge_sender(Some(&s), &next, VirtNs(10 * MS)), VirtNs(begin_v + 800 * US));
+        }
+        // Before its first hit, and while one is under way.
+        let (s, entries) = (slot(1000 * US, 50 * MS, 9 * MS), entries());
+        assert!(s.try_hold());
+        for slot in [None, Some(&s)] {
+            let mut a = account((&none, 0, SwitchCost::default(), [0; 2]), &entries, 101 * MS);
+            a.way_ns = 12 * US;
+            assert_eq!(a.charge_sender(slot, &sent(), VirtNs(10 * MS)), VirtNs(10_612 * US));
+        }
     }
 
     /// It was woken at virtual 10 ms, with work up to 9 or 11.

@@ -122,6 +122,12 @@ pub fn charge(entries: &[AtomicU64], cores: u64, now: VirtNs, earliest: VirtNs, 
     }
 }
 
+/// When a thread that somebody set out to wake at `woke` could begin on the original machine: it is still at what it did
+/// before, or is on its way to an idle core for so long.
+pub fn begins(before: VirtNs, woke: VirtNs, way_v_ns: u64) -> VirtNs {
+    if before.0 > woke.0 { before } else { VirtNs(woke.0.saturating_add(way_v_ns)) }
+}
+
 /// When `work_v_ns` that could start at `earliest` would end on one of `cores` (bits; 0 for all), without charging it.
 pub fn finish_of(entries: &[AtomicU64], cores: u64, earliest: VirtNs, work_v_ns: u64) -> VirtNs {
     let free = among(entries, cores).map(|(_, e)| e.load(Ordering::Relaxed)).min().unwrap_or(0);

@@ -234,7 +234,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         let busy = n.busy_r_ns.load(Relaxed);
         cold_gap = if fresh || busy == 0 { 0 } else { woke.saturating_sub(busy) };
         burst = 0;
-        (VirtNs(n.segment_at(RealNs(woke)).v_of(RealNs(woke)).0.max(finish_before)), began)
+        let woke_v = n.segment_at(RealNs(woke)).v_of(RealNs(woke));
+        (ledger::begins(VirtNs(finish_before), woke_v, n.way_ns.load(Relaxed)), began)
     };
 
     let cold = work - ledger::warm_ns(&n.cold_discount, cold_gap, burst, work);

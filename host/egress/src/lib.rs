@@ -23,7 +23,7 @@ use rustix::thread::sched_getcpu;
 pub use waits::Waits;
 
 /// Programs at wake-ups and context switches, and where frames reach the stack.
-const TRACED: [&str; 6] = ["wakeup", "wakeup_new", "burst", "migrate", "hit", "reached"];
+const TRACED: [&str; 7] = ["waking", "wakeup", "wakeup_new", "burst", "migrate", "hit", "reached"];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
 /// Finds out which process this is.
@@ -37,16 +37,17 @@ const METERED: &str = "metered";
 const STACKS: &str = "stacks";
 const CORES: &str = "cores";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
-/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
-/// waited for.
+/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, ways to idle
+/// cores, then what threads waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const HIT_WORDS: usize = HIT_SUMS * WAIT_KINDS;
 const SWITCH_WORDS: usize = 3;
 const OWN_WORDS: usize = 4;
-const WAKE_WORDS: usize = 2;
+const WAKE_WORDS: usize = 6;
+const WAY_WORDS: usize = 2;
 const NODE_WORDS: usize =
-    BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + waits::WAITED_WORDS;
+    BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + WAY_WORDS + waits::WAITED_WORDS;
 
 /// Of a struct of the programs of a cache line, for each core: when frames reached a stack (`struct stack`), and what it runs
 /// (`struct core`: since when, of which class, of which node).
@@ -65,8 +66,33 @@ pub struct Counted {
     /// Switches to its threads: from another of the same process; from another of a node; from anything else.
     pub switches: [u64; SWITCH_WORDS],
     pub own: OwnTime,
-    /// Bursts that began with a receive, and the CPU time up to it, real ns.
-    pub wakes: [u64; WAKE_WORDS],
+    pub wakes: WakeTimes,
+    /// Wake-ups of threads that then got a core which nobody had, and the time between the two, real ns.
+    pub ways: [u64; WAY_WORDS],
+}
+
+/// What a wake-up takes of a thread's CPU time, each as how often and how long in all, real ns; without the programs' own time and
+/// hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WakeTimes {
+    /// Bursts that began with a receive, up to it.
+    pub begins: [u64; 2],
+    /// From the last packet before a sleep to that.
+    pub ends: [u64; 2],
+    /// From a packet to the next receive where there was no sleep between the two.
+    pub turns: [u64; 2],
+}
+
+impl WakeTimes {
+    /// What came after an earlier reading.
+    pub fn since(&self, before: &WakeTimes) -> WakeTimes {
+        let grown = |now: [u64; 2], before: [u64; 2]| std::array::from_fn(|i| now[i].saturating_sub(before[i]));
+        WakeTimes {
+            begins: grown(self.begins, before.begins),
+            ends: grown(self.ends, before.ends),
+            turns: grown(self.turns, before.turns),
+        }
+    }
 }
 
 /// What the programs themselves took of a node's CPU time, real ns.
@@ -211,8 +237,11 @@ impl Egress {
         let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         let [threads_ns, packets_ns, packets, frames_ns] = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         let own = OwnTime { threads_ns, packets_ns, packets, frames_ns };
-        let wakes = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
-        Ok(Counted { bursts, ages, hits, switches, own, wakes })
+        let [begins, ends, turns] =
+            std::array::from_fn(|_| std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64));
+        let wakes = WakeTimes { begins, ends, turns };
+        let ways = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
+        Ok(Counted { bursts, ages, hits, switches, own, wakes, ways })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is

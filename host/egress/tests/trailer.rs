@@ -10,7 +10,7 @@ use diecast_core_abi::{METER_SLEEP, packets_tell};
 use diecast_core_cpu::Sent;
 use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
-use diecast_host_egress::{Counted, Egress};
+use diecast_host_egress::{Counted, Egress, WakeTimes};
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, SharedFrame, TRAILER_BYTES, create_netns,
     in_netns, monotonic_now, prepare_node_with,
@@ -225,7 +225,8 @@ fn whole_pieces() {
     }
 }
 
-/// What lies between a thread's sleep and its first receive is counted, but where it had a hit.
+/// What lies between a thread's sleep and its first receive is counted, but where it had a hit; so is what lies between its last
+/// packet and the next receive or sleep.
 #[test]
 fn wake_ups_are_counted_up_to_the_first_receive() {
     look(wakes);
@@ -233,13 +234,15 @@ fn wake_ups_are_counted_up_to_the_first_receive() {
 
 fn wakes() {
     let egress = Egress::load().unwrap();
-    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    let spec = two_nodes();
+    let (ns, _tap, cookie) = nic(&egress, &spec);
     extern "C" fn handler(_: i32) {}
     let rounds = |count: u64| {
         in_netns(ns.as_fd(), || {
             // SAFETY: the handler does nothing.
             unsafe { libc::signal(libc::SIGTRAP, handler as extern "C" fn(i32) as libc::sighandler_t) };
             let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            let out = UdpSocket::bind("0.0.0.0:0").unwrap();
             for round in 0..count {
                 a.send(b"request").unwrap();
                 a.send(b"request").unwrap();
@@ -251,7 +254,17 @@ fn wakes() {
                 spin(Duration::from_micros(200));
                 b.recv(&mut [0; 16]).unwrap();
                 spin(Duration::from_micros(200));
+                out.send_to(b"early", (spec.nodes[1].ipv4, 9)).unwrap();
+                out.send_to(b"last", (spec.nodes[1].ipv4, 9)).unwrap();
+                spin(Duration::from_micros(400));
                 b.recv(&mut [0; 16]).unwrap();
+                out.send_to(b"last", (spec.nodes[1].ipv4, 9)).unwrap();
+                spin(Duration::from_micros(600));
+                if round % 4 == 0 {
+                    // SAFETY: has a handler.
+                    assert_eq!(unsafe { libc::raise(libc::SIGTRAP) }, 0);
+                }
+                poll_ms(1);
             }
         })
         .unwrap();
@@ -259,10 +272,16 @@ fn wakes() {
     rounds(3);
     let before = egress.counted(cookie).unwrap().wakes;
     rounds(60);
-    let after = egress.counted(cookie).unwrap().wakes;
-    let [count, ns] = [0, 1].map(|i| after[i] - before[i]);
-    assert!((38..=41).contains(&count), "{count} wake-ups");
-    assert!((200_000..300_000).contains(&(ns / count)), "{} ns each", ns / count);
+    let WakeTimes { begins, ends, turns } = egress.counted(cookie).unwrap().wakes.since(&before);
+    for (what, [count, ns], (least, most), (from_ns, to_ns)) in [
+        ("begins", begins, (38, 41), (200_000, 300_000)),
+        ("turns", turns, (58, 61), (400_000, 500_000)),
+        ("ends", ends, (43, 46), (600_000, 700_000)),
+    ] {
+        println!("{count} {what} of {} ns", ns / count.max(1));
+        assert!((least..=most).contains(&count), "{count} {what}");
+        assert!((from_ns..to_ns).contains(&(ns / count)), "{what}: {} ns each", ns / count);
+    }
 }
 
 /// A node's NIC with the program, and a neighbour that is known.

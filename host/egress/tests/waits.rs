@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use diecast_host_egress::{Egress, Waits};
@@ -35,8 +36,16 @@ fn pin(core: usize) {
 
 /// A busy process of this thread's namespace on the core.
 fn busy() -> Ended {
-    let mut command = Command::new("sh");
-    command.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+    on_core(Command::new("sh").args(["-c", "while :; do :; done"]))
+}
+
+/// One that sleeps for 2 ms again and again.
+fn sleepy() -> Ended {
+    on_core(Command::new("python3").args(["-c", "import time\nwhile True: time.sleep(0.002)"]))
+}
+
+fn on_core(command: &mut Command) -> Ended {
+    command.stdin(Stdio::null());
     // SAFETY: only system calls.
     unsafe {
         command.pre_exec(|| {
@@ -99,11 +108,48 @@ impl Drop for Held {
 
 #[test]
 fn waits_are_split_by_cause() {
+    let Some(_core) = core() else { return };
+    diecast_quiet::look(causes);
+}
+
+/// The core for one test; none where nothing can be seen.
+fn core() -> Option<MutexGuard<'static, ()>> {
+    static ONE: Mutex<()> = Mutex::new(());
     if !rustix::process::geteuid().is_root() || !std::path::Path::new("/sys/kernel/btf/vmlinux").exists() {
         diecast_quiet::skipped("needs root and a kernel with BTF");
-        return;
+        return None;
     }
-    diecast_quiet::look(causes);
+    Some(ONE.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// A thread that wakes up on an idle core was on its way to it for so long; one that waits for another is not counted.
+#[test]
+fn ways_to_idle_cores_are_counted() {
+    let Some(_core) = core() else { return };
+    diecast_quiet::look(ways);
+}
+
+fn ways() {
+    let egress = Egress::load().unwrap();
+    let ns = create_netns().unwrap();
+    let cookie = egress.add_node(ns.as_fd()).unwrap();
+    let _sleepy = in_netns(ns.as_fd(), sleepy).unwrap();
+    // Python starts meanwhile.
+    std::thread::sleep(Duration::from_millis(500));
+    let seen = || {
+        let before = egress.counted(cookie).unwrap().ways;
+        std::thread::sleep(LOOK);
+        let after = egress.counted(cookie).unwrap().ways;
+        [0, 1].map(|i| after[i] - before[i])
+    };
+    let [count, ns] = seen();
+    eprintln!("{count} ways of {} ns to an idle core", ns / count.max(1));
+    assert!((20..=130).contains(&count), "{count} ways");
+    assert!((300..100_000).contains(&(ns / count)), "{} ns each", ns / count);
+    let _busy = busy();
+    std::thread::sleep(Duration::from_millis(50));
+    let [count, _] = seen();
+    assert!(count <= 5, "{count} ways to a busy core");
 }
 
 /// Two busy nodes have one core in turns.

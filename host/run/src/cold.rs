@@ -10,7 +10,7 @@ use diecast_core_cpu::{
     Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, interrupt_part, mean_switch_ns,
 };
 use diecast_core_vtime::RealNs;
-use diecast_host_egress::{Counted, Egress};
+use diecast_host_egress::{Counted, Egress, WakeTimes};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
 use diecast_host_sys::time;
 
@@ -40,9 +40,13 @@ const CHARGED_ONE_NS: f64 = 5_000_000.0;
 
 /// Wake-ups without which nothing is said of what one takes.
 const WAKES_MIN: f64 = 20.0;
-/// What of a wake-up the original does without, where its thread is still at work: the rest is BPF programs', which is taken
-/// off at switches, and what it takes to ask for more that is there already.
+/// What of the way to the first receive the original does without, where its thread is still at work and nothing is known of
+/// such: the rest is what it takes to ask for more that is there already.
 const EXTRA_PART: f64 = 0.75;
+
+/// More than this part of that between a last packet and the sleep is the program's own, which it does in any case: one that
+/// answers several requests in a row shows nothing of it where it goes on.
+const ENDS_MAX: f64 = 0.5;
 
 /// Switches since the last reading without which what was known of them stays.
 const SWITCHES_MIN: u64 = 16;
@@ -72,9 +76,11 @@ struct Learner {
     /// BPF programs' own time for each switch, packet and frame received.
     own: [Mean; 3],
     frames_read: u64,
-    /// From getting a core after a sleep to the first receive, and the same at the lower TDF of the probe.
-    wakes: Mean,
-    probed_wakes: Mean,
+    /// What a wake-up takes, and the same at the lower TDF of the probe.
+    wakes: Wakes,
+    probed_wakes: Wakes,
+    /// From setting out to wake a thread to its first instant on an idle core.
+    ways: Mean,
     /// What interrupts would be of what its threads are charged, and both by the last reading, real CPU ns.
     interrupts: Mean,
     interrupts_read: [u64; 2],
@@ -134,6 +140,38 @@ impl Mean {
     /// 0 while there are none.
     fn mean(&self) -> f64 {
         if self.count > 0.0 { self.sum / self.count } else { 0.0 }
+    }
+}
+
+/// What a wake-up takes beside work: from getting a core to the first receive, from the last packet to the sleep, and what lies
+/// between a packet and a receive in any case.
+#[derive(Clone, Copy, Default)]
+struct Wakes {
+    begins: Mean,
+    ends: Mean,
+    turns: Mean,
+}
+
+impl Wakes {
+    fn add(&mut self, keep: impl Fn(f64) -> f64, new: &WakeTimes) {
+        for (mean, [count, ns]) in
+            [(&mut self.begins, new.begins), (&mut self.ends, new.ends), (&mut self.turns, new.turns)]
+        {
+            mean.add(keep(count as f64), count, ns);
+        }
+    }
+
+    /// What a thread that is still at work does without, real CPU ns; 0 while little is known. Where none was seen to go on, it is
+    /// said to take up to the first receive what a wake-up takes, and nothing after the last packet.
+    fn extra_ns(&self) -> f64 {
+        if self.begins.count < WAKES_MIN {
+            return 0.0;
+        }
+        let begins_ns = self.begins.mean();
+        if self.ends.count < WAKES_MIN || self.turns.count < WAKES_MIN {
+            return begins_ns * EXTRA_PART;
+        }
+        begins_ns + (self.ends.mean() - self.turns.mean()).clamp(-begins_ns, begins_ns * ENDS_MAX)
     }
 }
 
@@ -197,6 +235,7 @@ impl Learner {
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         self.tell_wakes(&now, tdf, of_one_tdf);
+        self.tell_ways(&now);
         if counts_interrupts {
             self.tell_interrupts();
         }
@@ -237,15 +276,22 @@ impl Learner {
 
     /// Tells meters what a wake-up takes that the original does without. A node that is not dilated has none.
     fn tell_wakes(&mut self, now: &Counted, tdf: f64, of_one_tdf: bool) {
-        let [count, ns] = std::array::from_fn(|i| now.wakes[i].saturating_sub(self.read.wakes[i]));
+        let new = now.wakes.since(&self.read.wakes);
         match self.probing {
             _ if !of_one_tdf => {}
-            true => self.probed_wakes.add(1.0, count, ns),
-            false => self.wakes.add(kept(KEEP, count as f64), count, ns),
+            true => self.probed_wakes.add(|_| 1.0, &new),
+            false => self.wakes.add(|count| kept(KEEP, count), &new),
         }
-        let known = tdf > 1.0 && self.wakes.count >= WAKES_MIN;
-        let extra_ns = if known { self.wakes.mean() * EXTRA_PART } else { 0.0 };
+        let extra_ns = if tdf > 1.0 { self.wakes.extra_ns() } else { 0.0 };
         self.frame.page().extra_wake_ns.store(extra_ns as u64, Relaxed);
+    }
+
+    /// Tells meters how long after a wake-up the original's threads begin.
+    fn tell_ways(&mut self, now: &Counted) {
+        let [count, ns] = std::array::from_fn(|i| now.ways[i].saturating_sub(self.read.ways[i]));
+        self.ways.add(kept(KEEP, count as f64), count, ns);
+        let way_ns = if self.ways.count >= WAKES_MIN { self.ways.mean() } else { 0.0 };
+        self.frame.page().way_ns.store(way_ns as u64, Relaxed);
     }
 
     /// Tells clocks what interrupts would add to its threads' CPU time.
@@ -293,7 +339,7 @@ impl Learner {
         if self.probing {
             // What work costs now is what is taken for the original's.
             table = [0; GAP_BINS];
-        } else if let Some(wanted) = self.bursts.wanted([self.wakes.mean(), self.probed_wakes.mean()]) {
+        } else if let Some(wanted) = self.bursts.wanted([self.wakes.extra_ns(), self.probed_wakes.extra_ns()]) {
             self.level.follow(&self.bursts.now, wanted, cold_ns, charged_ns);
             table = self.level.set(&table, &self.bursts.now, wanted);
         }
@@ -335,8 +381,9 @@ pub(crate) fn start_learning(
             receives: Receives::default(),
             own: Default::default(),
             frames_read: 0,
-            wakes: Mean::default(),
-            probed_wakes: Mean::default(),
+            wakes: Wakes::default(),
+            probed_wakes: Wakes::default(),
+            ways: Mean::default(),
             interrupts: Mean::default(),
             interrupts_read: [0; 2],
             hits: HitSums::default(),
