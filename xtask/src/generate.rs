@@ -161,6 +161,9 @@ a grain, where Linux would let it have the core at once, and the lighter one has
 every few grains. Weights count by clocks of cores only: where hits come from events of \
 threads, all busy threads have equal parts. Of two threads of SCHED_FIFO the priorities mean nothing, nor do weights of control \
 groups that a program makes.
+- What a program's own clock says is early by what its thread has done since its last hit, and after a sleep by its way to a \
+core (13 to 16 us in virtual machines), but for a TDF-th of both: a client that measures finds answers some 20 us too fast. What it \
+sends leaves in time.
 - A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
 - Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
 system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \
