@@ -161,8 +161,8 @@ impl Wakes {
         }
     }
 
-    /// What a thread that is still at work does without, real CPU ns; 0 while little is known. Where none was seen to go on, it is
-    /// said to take up to the first receive what a wake-up takes, and nothing after the last packet.
+    /// What a thread that is still at work does without, real CPU ns; 0 while little is known. Where too few were seen to go on
+    /// without a sleep, a part of the way to the first receive ([`EXTRA_PART`]).
     fn extra_ns(&self) -> f64 {
         if self.begins.count < WAKES_MIN {
             return 0.0;
