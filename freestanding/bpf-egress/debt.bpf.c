@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 // Debt at egress: how much CPU time a packet's sender has used, told to the emulator with the packet.
 //
-// `wakeup`, `wakeup_new` and `burst` run at wake-ups and context switches and remember, for each thread of a node, when
+// `waking`, `wakeup`, `wakeup_new` and `burst` run at wake-ups and context switches and remember, for each thread of a node, when
 // its present burst of work became possible: the instant at which it was woken after it had blocked. `debt` runs at the
 // egress of a node's NIC, in the context of the sender, and appends a trailer to the frame. The emulator reads and
 // removes it. It also tells when the frame left, by which it enters the network, whoever sent it.
@@ -82,8 +82,7 @@ struct cell {
 
 // host/egress/src/lib.rs has the same, in this order.
 enum { OWN_OF_THREADS, OWN_OF_PACKETS, OWN_PACKETS, OWN_OF_FRAMES, OWN_SUMS };
-enum { WAKES, WAKES_NS, ENDS, ENDS_NS, TURNS, TURNS_NS, WAKE_SUMS };
-enum { WAYS, WAYS_NS, WAY_SUMS };
+enum { WAKES, WAKES_NS, ENDS, ENDS_NS, TURNS, TURNS_NS, WAYS, WAYS_NS, WAKE_SUMS };
 
 // What is known of a node.
 struct node {
@@ -99,10 +98,9 @@ struct node {
 	// its packets, and how many; and of who delivers frames to it.
 	__u64 own[OWN_SUMS];
 	// CPU time without these programs' own and without hits, ns: of bursts that began with a receive up to it; from the last
-	// packet before a sleep to that; and from a packet to a receive where no sleep lies between. Each after its count.
+	// packet before a sleep to that; and from a packet to a receive where no sleep lies between. Then the time from wake-ups of
+	// threads until they got a core, where nobody had it. Each after its count.
 	__u64 wakes[WAKE_SUMS];
-	// Wake-ups of threads that then got a core which nobody had, and the time between the two, ns.
-	__u64 ways[WAY_SUMS];
 	struct waited waited;
 };
 
@@ -309,10 +307,11 @@ static __always_inline __u64 own_time(struct burst *b)
 	return b->own[OWN_OF_THREADS] + b->own[OWN_OF_PACKETS];
 }
 
-static __always_inline void add_wake(__u64 *sums, __u64 cpu_ns, __u64 own_ns)
+// One more, of so long.
+static __always_inline void tally(__u64 *sums, __u64 ns)
 {
 	__sync_fetch_and_add(&sums[0], 1);
-	__sync_fetch_and_add(&sums[1], gain(own_ns, cpu_ns));
+	__sync_fetch_and_add(&sums[1], ns);
 }
 
 // What its last packet began ends at this CPU time.
@@ -324,8 +323,7 @@ static __always_inline void packet_ends(__u64 *sums, struct burst *b, __u64 cpu_
 	if (own_ns >= b->sent_own_ns)
 		own_ns -= b->sent_own_ns;
 	if (b->sent_cpu_ns && b->hits == b->sent_hits)
-		add_wake(sums, cpu_ns - b->sent_cpu_ns, own_ns);
-	b->sent_cpu_ns = 0;
+		tally(sums, gain(own_ns, cpu_ns - b->sent_cpu_ns));
 }
 
 // A thread blocks: a burst is over.
@@ -413,7 +411,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	since_ns = cpu_ns - b->counted_from_ns;
 	if (!b->data && !b->hits && !b->whole_pieces_ns)
-		add_wake(&node->wakes[WAKES], since_ns, own_time(b));
+		tally(&node->wakes[WAKES], gain(own_time(b), since_ns));
 	if (since_ns < COLD_MAX_NS) {
 		b->data += bytes + RECEIVE_BYTES;
 	} else if (!b->whole_pieces_ns) {
@@ -467,19 +465,10 @@ int BPF_PROG(wakeup_new, struct task_struct *task)
 	return woken(task);
 }
 
-// A thread came to an idle core.
-static __always_inline void came(__u64 *ways, __u64 ns)
-{
-	if (!ns || ns > WAY_MAX_NS)
-		return;
-	__sync_fetch_and_add(&ways[WAYS], 1);
-	__sync_fetch_and_add(&ways[WAYS_NS], ns);
-}
-
 SEC("tp_btf/sched_switch")
 int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct *next, unsigned int prev_state)
 {
-	__u64 now = bpf_ktime_get_ns(), cookie, next_cookie;
+	__u64 now = bpf_ktime_get_ns(), cookie, next_cookie, way_ns;
 	struct node *node = node_of(prev, &cookie), *next_node = node_of(next, &next_cookie);
 	__u32 at = bpf_get_smp_processor_id();
 	bool goes_on = preempted || prev_state == 0, got_idle;
@@ -536,7 +525,9 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
-		came(next_node->ways, got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0);
+		way_ns = got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0;
+		if (way_ns && way_ns <= WAY_MAX_NS)
+			tally(&next_node->wakes[WAYS], way_ns);
 		b->waking_ns = 0;
 	}
 	if (!b->counting) {

@@ -23,11 +23,15 @@ static void calls(const char *name) {
 
 static int on_stack(void *p) { return (char *)p >= stack_at && (char *)p < stack_at + stack_len; }
 
-static void set_stack(long len) {
+static void set_stack_at(char *at, long len) {
+    stack_at = at;
     stack_len = len;
-    stack_at = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     stack_t s = {.ss_sp = stack_at, .ss_size = len};
     same("set", "%ld %ld", len, R2(SYS_sigaltstack, &s, NULL));
+}
+
+static void set_stack(long len) {
+    set_stack_at(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), len);
 }
 
 // Raw calls only: little of the stack is used.
@@ -88,11 +92,8 @@ static void overflow(void) {
     on_signal(SIGUSR1, SA_ONSTACK, deep_handler);
     // Nothing lies below it.
     char *all = mmap(NULL, 3 * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    stack_at = all + 2 * 4096;
-    stack_len = 2048;
-    mprotect(stack_at, 4096, PROT_READ | PROT_WRITE);
-    stack_t s = {.ss_sp = stack_at, .ss_size = stack_len};
-    same("set", "%ld %ld", stack_len, R2(SYS_sigaltstack, &s, NULL));
+    mprotect(all + 2 * 4096, 4096, PROT_READ | PROT_WRITE);
+    set_stack_at(all + 2 * 4096, 2048);
     raise(SIGUSR1);
 }
 

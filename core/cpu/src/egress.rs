@@ -106,6 +106,11 @@ impl Account<'_> {
         c.finish
     }
 
+    /// When a burst of a thread with work before it begins, which was woken then.
+    fn begins(&self, before: VirtNs, woke: VirtNs) -> VirtNs {
+        begins(before, woke, self.way_ns)
+    }
+
     /// For how long of this CPU time a sender's core stood still: who sends was not in one system call for that long.
     fn paused_ns(&self, cpu_ns: u64, seen_ns: u64) -> u64 {
         stood_still_ns(cpu_ns, self.grain_ns, seen_ns)
@@ -127,14 +132,13 @@ impl Account<'_> {
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
         // A thread without a slot has not had its first hit.
-        let begin = begins(VirtNs(0), woke, self.way_ns);
         let Some(slot) = slot else {
-            return self.look(begin, (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1);
+            return self.look(self.begins(VirtNs(0), woke), (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1);
         };
         if !slot.try_hold() {
             // Its own hit is under way and charges all of this.
             let open_ns = sent.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)).min(burst_ns);
-            let earliest = begins(VirtNs(slot.finish_v_ns.load(Relaxed)), woke, self.way_ns);
+            let earliest = self.begins(VirtNs(slot.finish_v_ns.load(Relaxed)), woke);
             let switches = switches_since(slot.switches.load(Relaxed), u64::from(sent.switches));
             return self.look(earliest, (open_ns, sent.paused_ns), Burst::of(slot), switches);
         }
@@ -157,7 +161,7 @@ impl Account<'_> {
             // Or a packet before it was charged ahead of its own work, and this burst had yet to come then.
             let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
             let of_burst = self.work_v_ns(burst_ns, Burst::after(sent.gap_ns), 0);
-            return of_hit.max(VirtNs(begins(VirtNs(0), woke, self.way_ns).0.saturating_add(of_burst)));
+            return of_hit.max(VirtNs(self.begins(VirtNs(0), woke).0.saturating_add(of_burst)));
         }
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
@@ -185,8 +189,7 @@ impl Account<'_> {
             // Here it has run ahead and found nothing more to do.
             let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
             let beside = (of_burst, self.packet_ns + extra_wake_ns);
-            let begin = begins(earliest, woke, self.way_ns);
-            self.book(begin, used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
+            self.book(self.begins(earliest, woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
         let less_ns = self.cost_ns.wrapping_sub(self.interrupts.of(self.charged_ns));

@@ -37,17 +37,16 @@ const METERED: &str = "metered";
 const STACKS: &str = "stacks";
 const CORES: &str = "cores";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
-/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, ways to idle
-/// cores, then what threads waited for.
+/// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
+/// waited for.
 const BURST_WORDS: usize = 6 * WAIT_KINDS * GAP_BINS;
 const AGE_WORDS: usize = AGE_SUMS * AGE_CELLS;
 const HIT_WORDS: usize = HIT_SUMS * WAIT_KINDS;
 const SWITCH_WORDS: usize = 3;
 const OWN_WORDS: usize = 4;
-const WAKE_WORDS: usize = 6;
-const WAY_WORDS: usize = 2;
+const WAKE_WORDS: usize = 8;
 const NODE_WORDS: usize =
-    BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + WAY_WORDS + waits::WAITED_WORDS;
+    BURST_WORDS + AGE_WORDS + HIT_WORDS + SWITCH_WORDS + OWN_WORDS + WAKE_WORDS + waits::WAITED_WORDS;
 
 /// Of a struct of the programs of a cache line, for each core: when frames reached a stack (`struct stack`), and what it runs
 /// (`struct core`: since when, of which class, of which node).
@@ -67,12 +66,10 @@ pub struct Counted {
     pub switches: [u64; SWITCH_WORDS],
     pub own: OwnTime,
     pub wakes: WakeTimes,
-    /// Wake-ups of threads that then got a core which nobody had, and the time between the two, real ns.
-    pub ways: [u64; WAY_WORDS],
 }
 
-/// What a wake-up takes of a thread's CPU time, each as how often and how long in all, real ns; without the programs' own time and
-/// hits.
+/// What wake-ups take, each as how often and how long in all, real ns: but for ways CPU time, without the programs' own and
+/// without hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WakeTimes {
     /// Bursts that began with a receive, up to it.
@@ -81,6 +78,8 @@ pub struct WakeTimes {
     pub ends: [u64; 2],
     /// From a packet to the next receive where there was no sleep between the two.
     pub turns: [u64; 2],
+    /// From setting out to wake a thread until it got a core, where nobody had that.
+    pub ways: [u64; 2],
 }
 
 impl WakeTimes {
@@ -91,6 +90,7 @@ impl WakeTimes {
             begins: grown(self.begins, before.begins),
             ends: grown(self.ends, before.ends),
             turns: grown(self.turns, before.turns),
+            ways: grown(self.ways, before.ways),
         }
     }
 }
@@ -237,11 +237,10 @@ impl Egress {
         let switches = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         let [threads_ns, packets_ns, packets, frames_ns] = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
         let own = OwnTime { threads_ns, packets_ns, packets, frames_ns };
-        let [begins, ends, turns] =
+        let [begins, ends, turns, ways] =
             std::array::from_fn(|_| std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64));
-        let wakes = WakeTimes { begins, ends, turns };
-        let ways = std::array::from_fn(|_| words.next().unwrap_or(0.0) as u64);
-        Ok(Counted { bursts, ages, hits, switches, own, wakes, ways })
+        let wakes = WakeTimes { begins, ends, turns, ways };
+        Ok(Counted { bursts, ages, hits, switches, own, wakes })
     }
 
     /// The trailer of a frame with several segments that a NIC has just sent, by what it is known by; `None` when there is

@@ -272,7 +272,7 @@ fn wakes() {
     rounds(3);
     let before = egress.counted(cookie).unwrap().wakes;
     rounds(60);
-    let WakeTimes { begins, ends, turns } = egress.counted(cookie).unwrap().wakes.since(&before);
+    let WakeTimes { begins, ends, turns, .. } = egress.counted(cookie).unwrap().wakes.since(&before);
     for (what, [count, ns], (least, most), (from_ns, to_ns)) in [
         ("begins", begins, (38, 41), (200_000, 300_000)),
         ("turns", turns, (58, 61), (400_000, 500_000)),

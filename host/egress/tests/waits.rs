@@ -137,10 +137,9 @@ fn ways() {
     // Python starts meanwhile.
     std::thread::sleep(Duration::from_millis(500));
     let seen = || {
-        let before = egress.counted(cookie).unwrap().ways;
+        let before = egress.counted(cookie).unwrap().wakes;
         std::thread::sleep(LOOK);
-        let after = egress.counted(cookie).unwrap().ways;
-        [0, 1].map(|i| after[i] - before[i])
+        egress.counted(cookie).unwrap().wakes.since(&before).ways
     };
     let [count, ns] = seen();
     eprintln!("{count} ways of {} ns to an idle core", ns / count.max(1));

@@ -114,13 +114,6 @@ impl Known {
         all.age_and_add(1.0, &self.now);
         all
     }
-
-    /// What a wake-up took now and at the probe, real ns, is no part of the work: at a lower TDF more requests share one, and
-    /// what the original does without is taken off at packets.
-    fn wanted(&self, wake_ns: [f64; 2]) -> Option<f64> {
-        let [now_ns, probed_ns] = wake_ns;
-        Level::wanted(&self.now.clone().without(now_ns), &self.probed.clone().without(probed_ns))
-    }
 }
 
 /// A mean that forgets.
@@ -198,7 +191,8 @@ impl Receives {
             return [0; GAP_BINS];
         }
         let table = discounts(&evidence.curve(of_all), 1.0, tdf);
-        self.frames.wanted([0.0; 2]).map_or(table, |wanted| Level::default().set(&table, &self.frames.now, wanted))
+        let Known { now, probed } = &self.frames;
+        Level::wanted(now, probed).map_or(table, |wanted| Level::default().set(&table, now, wanted))
     }
 }
 
@@ -235,7 +229,6 @@ impl Learner {
         // What lies between two readings of different TDFs belongs to neither.
         let of_one_tdf = std::mem::replace(&mut self.probing, probing) == probing;
         self.tell_wakes(&now, tdf, of_one_tdf);
-        self.tell_ways(&now);
         if counts_interrupts {
             self.tell_interrupts();
         }
@@ -274,21 +267,19 @@ impl Learner {
         self.frame.receiver.set_own(frame);
     }
 
-    /// Tells meters what a wake-up takes that the original does without. A node that is not dilated has none.
+    /// Tells meters what a wake-up takes that the original does without (a node that is not dilated has none), and how long after
+    /// one the original's threads begin.
     fn tell_wakes(&mut self, now: &Counted, tdf: f64, of_one_tdf: bool) {
         let new = now.wakes.since(&self.read.wakes);
-        match self.probing {
-            _ if !of_one_tdf => {}
-            true => self.probed_wakes.add(|_| 1.0, &new),
-            false => self.wakes.add(|count| kept(KEEP, count), &new),
+        if of_one_tdf {
+            match self.probing {
+                true => self.probed_wakes.add(|_| 1.0, &new),
+                false => self.wakes.add(|count| kept(KEEP, count), &new),
+            }
         }
         let extra_ns = if tdf > 1.0 { self.wakes.extra_ns() } else { 0.0 };
         self.frame.page().extra_wake_ns.store(extra_ns as u64, Relaxed);
-    }
-
-    /// Tells meters how long after a wake-up the original's threads begin.
-    fn tell_ways(&mut self, now: &Counted) {
-        let [count, ns] = std::array::from_fn(|i| now.ways[i].saturating_sub(self.read.ways[i]));
+        let [count, ns] = new.ways;
         self.ways.add(kept(KEEP, count as f64), count, ns);
         let way_ns = if self.ways.count >= WAKES_MIN { self.ways.mean() } else { 0.0 };
         self.frame.page().way_ns.store(way_ns as u64, Relaxed);
@@ -329,6 +320,17 @@ impl Learner {
         (self.bursts.all(), ages)
     }
 
+    /// What part of its work's cost is taken off ([`Level::wanted`]). What wake-ups take is no part of the work: at a lower TDF more
+    /// requests share one, and what the original does without is taken off at packets.
+    fn wanted(&self) -> Option<f64> {
+        let Known { now, probed } = &self.bursts;
+        if probed.count.iter().flatten().sum::<f64>() == 0.0 {
+            return None;
+        }
+        let now = now.clone().without(self.wakes.extra_ns());
+        Level::wanted(&now, &probed.clone().without(self.probed_wakes.extra_ns()))
+    }
+
     fn tell(&mut self, (bursts, ages): &(Bursts, Ages), of_all: &[f64; GAP_BINS], growth: &Growth, tdf: f64) {
         let page = self.frame.page();
         // How old its work is now decides, not how it was at another TDF.
@@ -339,7 +341,7 @@ impl Learner {
         if self.probing {
             // What work costs now is what is taken for the original's.
             table = [0; GAP_BINS];
-        } else if let Some(wanted) = self.bursts.wanted([self.wakes.extra_ns(), self.probed_wakes.extra_ns()]) {
+        } else if let Some(wanted) = self.wanted() {
             self.level.follow(&self.bursts.now, wanted, cold_ns, charged_ns);
             table = self.level.set(&table, &self.bursts.now, wanted);
         }
