@@ -58,8 +58,9 @@
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
-// What takes longer to get an idle core is the host's doing.
+// What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing.
 #define WAY_MAX_NS 100000
+#define WAKE_MAX_NS 100000
 
 #include "kernel.h"
 
@@ -95,7 +96,7 @@ struct node {
 	// is metered, whose timer is ended; from anything else.
 	__u64 switches[3];
 	// What these programs took of its CPU time, ns: at switches to its threads, wake-ups by them and their receives; at
-	// its packets, and how many; and of who delivers frames to it.
+	// its packets, with what waking the emulator took, and how many; and of who delivers frames to it.
 	__u64 own[OWN_SUMS];
 	// CPU time without these programs' own and without hits, ns: of bursts that began with a receive up to it; from the last
 	// packet before a sleep to that; and from a packet to a receive where no sleep lies between. Then the time from wake-ups of
@@ -150,6 +151,8 @@ struct burst {
 	__u64 waking_ns;
 	// How long its process had not run at that wake-up, ns.
 	__u64 gap_ns;
+	// CLOCK_MONOTONIC when a wake-up of the loader's threads began while it had the core, ns; 0 when it is over.
+	__u64 wakes_own_ns;
 	// The thread has not blocked since.
 	__u32 going;
 	// The same of the burst that is counted: it goes on through sleeps of the meter.
@@ -235,6 +238,24 @@ static __always_inline void tell_waker(struct task_struct *task, struct node *no
 	}
 }
 
+// The emulator is woken by a node's packet, or by a timer that interrupts a node's thread: on a busy core, which has to be told,
+// that takes long, and no original machine does it.
+static __always_inline int own_woken(void)
+{
+	struct burst *b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
+
+	__u64 took_ns;
+
+	if (!b || !b->wakes_own_ns)
+		return 0;
+	// One that an idle core did itself has not ended here.
+	took_ns = gain(b->wakes_own_ns, bpf_ktime_get_ns());
+	if (took_ns <= WAKE_MAX_NS)
+		b->own[OWN_OF_PACKETS] += took_ns;
+	b->wakes_own_ns = 0;
+	return 0;
+}
+
 static __always_inline int woken(struct task_struct *task)
 {
 	struct node *node;
@@ -243,7 +264,7 @@ static __always_inline int woken(struct task_struct *task)
 
 	node = node_of(task, &cookie);
 	if (!node)
-		return 0;
+		return is_own(task) ? own_woken() : 0;
 	b = bpf_task_storage_get(&bursts, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!b)
 		return 0;
@@ -448,8 +469,14 @@ int BPF_PROG(waking, struct task_struct *task)
 {
 	struct burst *b = bpf_task_storage_get(&bursts, task, 0, 0);
 
-	if (b && !b->going)
-		b->waking_ns = bpf_ktime_get_ns();
+	if (b) {
+		if (!b->going)
+			b->waking_ns = bpf_ktime_get_ns();
+	} else if (is_own(task)) {
+		b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
+		if (b)
+			b->wakes_own_ns = bpf_ktime_get_ns();
+	}
 	return 0;
 }
 

@@ -69,6 +69,7 @@ pub struct Shown {
     pub user_ns: AtomicU64,
     pub system_ns: AtomicU64,
     pub process_ns: AtomicU64,
+    pub late: LateCost,
 }
 
 impl Shown {
@@ -78,5 +79,79 @@ impl Shown {
         for ns in [&self.thread_ns, &self.user_ns, &self.system_ns, &self.process_ns] {
             ns.store(0, Relaxed);
         }
+        self.late.take_over(&LateCost::default());
+    }
+}
+
+/// What is no part of a thread's clock and is found at its packets, by the emulator: while the thread goes on already, and may
+/// be at work until its clock has come to some time. In the midst of that its clock must not stand still, or it works for so much
+/// longer; so it does only from the next packet on, if it was read since the last.
+#[repr(C)]
+#[derive(Default, Debug)]
+pub struct LateCost {
+    /// All of it so far, real CPU ns.
+    all_ns: AtomicU64,
+    /// The thread's CPU time at the last packet of which it is known, real ns.
+    packet_cpu_ns: AtomicU64,
+    /// What of it the clock shows.
+    shown_ns: AtomicU64,
+    /// The thread's CPU time when the clock was read last, real ns.
+    read_cpu_ns: AtomicU64,
+}
+
+impl LateCost {
+    /// So much more was found at a packet that left when the thread had used so much.
+    #[inline(always)]
+    pub fn add(&self, ns: u64, packet_cpu_ns: u64) {
+        self.all_ns.fetch_add(ns, Relaxed);
+        self.packet_cpu_ns.store(packet_cpu_ns, Relaxed);
+    }
+
+    /// The clock is read when the thread has used so much. What of it the clock does not show yet, real CPU ns.
+    #[inline(always)]
+    pub fn unseen_ns(&self, cpu_ns: u64) -> u64 {
+        let all_ns = self.all_ns.load(Relaxed);
+        if self.packet_cpu_ns.load(Relaxed) > self.read_cpu_ns.swap(cpu_ns, Relaxed) {
+            self.shown_ns.store(all_ns, Relaxed);
+        }
+        all_ns.wrapping_sub(self.shown_ns.load(Relaxed))
+    }
+
+    /// From now on it is another's.
+    #[inline(always)]
+    pub fn take_over(&self, other: &LateCost) {
+        for (mine, others) in self.words().into_iter().zip(other.words()) {
+            mine.store(others.load(Relaxed), Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn words(&self) -> [&AtomicU64; 4] {
+        [&self.all_ns, &self.packet_cpu_ns, &self.shown_ns, &self.read_cpu_ns]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_packet_took_off_is_not_seen_amid_the_work_after_it() {
+        let late = LateCost::default();
+        assert_eq!(late.unseen_ns(100), 0);
+        // Sent at 150, and known before the thread looks at its clock again.
+        late.add(30, 150);
+        assert_eq!([160, 170].map(|cpu_ns| late.unseen_ns(cpu_ns)), [0, 0]);
+        // Sent at 200, and known only when it has begun to work by its clock.
+        assert_eq!(late.unseen_ns(210), 0);
+        late.add(25, 200);
+        assert_eq!([220, 300].map(|cpu_ns| late.unseen_ns(cpu_ns)), [25, 25]);
+        // The next one ends that work.
+        late.add(10, 310);
+        assert_eq!(late.unseen_ns(320), 0);
+        let other = LateCost::default();
+        other.take_over(&late);
+        late.add(5, 315);
+        assert_eq!([&late, &other].map(|l| l.unseen_ns(330)), [5, 0]);
     }
 }

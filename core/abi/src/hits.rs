@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::{METER_MAGIC, METER_PACKETS_TELL, METER_PAUSED_MAGIC, NodePage};
+use crate::{METER_MAGIC, METER_PACKETS_TELL, METER_PAUSED_MAGIC, NodePage, ThreadSlot};
 
 /// When a core's clock left a hit for a thread, CLOCK_MONOTONIC ns: the last eight bits of that in units of 512 ns, above all
 /// else that comes with it; freestanding/bpf-tick has the same.
@@ -62,6 +62,25 @@ pub const fn packets_tell(told: u64) -> bool {
 /// For how long the thread's cores stood still since its last hit while it had them, real ns, rounded down; at most 67 ms.
 pub const fn paused_before_ns(told: u64) -> u64 {
     if tells_of_pause(told) { (told >> LEFT_SHIFT) * PAUSED_UNIT_NS } else { 0 }
+}
+
+/// In [`ThreadSlot::burst_ns`]: no packet was charged since the thread's last hit.
+const HIT_SINCE: u64 = 1 << 63;
+
+impl ThreadSlot {
+    /// CPU time of its present burst by its last charge, real ns, and whether that was a hit's, after which its code goes on
+    /// colder.
+    #[inline(always)]
+    pub fn burst(&self) -> (u64, bool) {
+        let word = self.burst_ns.load(Relaxed);
+        (word & !HIT_SINCE, word & HIT_SINCE != 0)
+    }
+
+    /// Keeps both.
+    #[inline(always)]
+    pub fn set_burst(&self, ns: u64, of_hit: bool) {
+        self.burst_ns.store(ns | if of_hit { HIT_SINCE } else { 0 }, Relaxed);
+    }
 }
 
 impl NodePage {

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use diecast_core_vtime::{Rate, RealNs, Segment, VirtNs};
 
 pub use clock::{CLOCKS_MAX, ClockCell, ClockPage, ClockPair};
-pub use counters::{BlobFault, Counters, Shown};
+pub use counters::{BlobFault, Counters, LateCost, Shown};
 pub use hits::{PAUSED_UNIT_NS, delay_before_ns, is_hit, left_since_ns, packets_tell, paused_before_ns};
 pub use own::{
     ALT_ADDR, ALT_LEN, ALT_SLOTS, CPU_TIMER_WORDS, CPU_TIMERS, InheritedPage, OwnPage, SIGNALFDS, SITES, STACK_LEN,
@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 38;
+pub const ABI_VERSION: u32 = 39;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -155,7 +155,8 @@ pub struct ThreadSlot {
     pub hits: AtomicU64,
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,
-    /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count.
+    /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count. With
+    /// [`HIT_SINCE`] (see [`ThreadSlot::burst`]).
     pub burst_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
@@ -250,9 +251,11 @@ pub struct NodePage {
     /// The part of that which a hit of a core's clock does not tell itself: all but what lies between the clock's interrupt and
     /// the handler; 0 where that is not known.
     pub hit_rest_ns: AtomicU64,
-    /// `hit_cost_ns` as the node's own bursts show it, with what its code takes longer after a hit, since others had its caches
-    /// meanwhile; 0 while they don't (see core/cpu, hits).
+    /// `hit_cost_ns`, or what the node's own work shows where that is less; 0 while it shows nothing (see core/cpu, hits).
     pub shown_hit_ns: AtomicU64,
+    /// What its code takes longer after a hit, since others had its caches meanwhile, as its own work shows it: on the average,
+    /// real CPU ns. No part of what is taken off at the hit, but of the work after it.
+    pub after_hit_ns: AtomicU64,
     /// What the meter adds to a context switch to one of its threads: its timer is set. Estimated, ns.
     pub switch_cost_ns: AtomicU64,
     /// How many times that a switch costs on the average, in parts of [`SWITCH_ONCE`]: nothing between threads of one process, whose timer goes
@@ -673,6 +676,7 @@ impl NodePage {
             {
                 new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
             }
+            new.late.take_over(&old.late);
         }
         free(from);
     }

@@ -6,7 +6,7 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
+use diecast_core_abi::{GAP_BINS, LateCost, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
@@ -54,7 +54,7 @@ impl Burst {
 
     /// Where a thread's last charge left it.
     fn of(slot: &ThreadSlot) -> Burst {
-        Burst { gap_ns: slot.gap_ns.load(Relaxed), taken_ns: slot.burst_ns.load(Relaxed) }
+        Burst { gap_ns: slot.gap_ns.load(Relaxed), taken_ns: slot.burst().0 }
     }
 }
 
@@ -69,6 +69,8 @@ struct Account<'a> {
     packet_ns: u64,
     /// What a wake-up takes that the original does without: its thread was still at work.
     extra_wake_ns: u64,
+    /// What its code takes longer after a hit: taken off at the first packet since.
+    after_hit_ns: u64,
     /// From a wake-up to a thread's begin on an idle core of the original.
     way_ns: u64,
     /// What interrupts add to its CPU clock.
@@ -78,6 +80,8 @@ struct Account<'a> {
     /// Those of them that the thread is pinned to, as bits; 0 for all.
     cores: u64,
     now_v: VirtNs,
+    /// What its clock learns late.
+    late: Option<&'a LateCost>,
     charged_ns: u64,
     cold_ns: u64,
     slow_ns: u64,
@@ -168,11 +172,12 @@ impl Account<'_> {
         let paused_ns = self.paused_ns(used_ns, sent.paused_ns);
         self.slow_ns += paused_ns;
         let used_ns = used_ns - paused_ns;
+        let after_hit_ns = if slot.burst().1 { self.after_hit_ns } else { 0 };
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
             let burst = Burst::of(slot);
-            slot.burst_ns.store(burst_after(burst.taken_ns, used_ns), Relaxed);
-            self.book(before, used_ns, burst, (switches, self.packet_ns))
+            slot.set_burst(burst_after(burst.taken_ns, used_ns), false);
+            self.book(before, used_ns, burst, (switches, self.packet_ns + after_hit_ns))
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
@@ -180,19 +185,24 @@ impl Account<'_> {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
                 let start = VirtNs(before.0.max(latest_start));
-                earliest = self.book(start, left_over_ns, Burst::of(slot), (switches.saturating_sub(1), 0));
+                let beside = (switches.saturating_sub(1), after_hit_ns);
+                earliest = self.book(start, left_over_ns, Burst::of(slot), beside);
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
-            slot.burst_ns.store(burst_after(0, used_ns - left_over_ns), Relaxed);
+            slot.set_burst(burst_after(0, used_ns - left_over_ns), false);
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
             // Here it has run ahead and found nothing more to do.
             let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
-            let beside = (of_burst, self.packet_ns + extra_wake_ns);
+            let after_hit_ns = if left_over_ns > 0 { 0 } else { after_hit_ns };
+            let beside = (of_burst, self.packet_ns + extra_wake_ns + after_hit_ns);
             self.book(self.begins(earliest, woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
         slot.switches.store(switches_after(known, switches), Relaxed);
         let less_ns = self.cost_ns.wrapping_sub(self.interrupts.of(self.charged_ns));
+        if let Some(late) = self.late {
+            late.add(self.cost_ns, sent.cpu_ns);
+        }
         slot.cost_ns.fetch_add(less_ns, Relaxed);
         slot.untold_cost_ns.fetch_add(less_ns, Relaxed);
         slot.charged_ns.fetch_add(self.charged_ns, Relaxed);
@@ -243,12 +253,14 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         switch: switch_cost(page),
         packet_ns: page.own_packet_ns.load(Relaxed),
         extra_wake_ns: page.extra_wake_ns.load(Relaxed),
+        after_hit_ns: page.after_hit_ns.load(Relaxed),
         way_ns: page.way_ns.load(Relaxed),
         interrupts: Interrupts::of_node(page),
         slowness: page.slowness(),
         entries: page.entries(),
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
         now_v: segment.v_of(now),
+        late: page.shown(sent.tid).map(|shown| &shown.late),
         charged_ns: 0,
         cold_ns: 0,
         slow_ns: 0,
@@ -279,6 +291,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use diecast_core_abi::Shown;
     use diecast_core_vtime::{Segment, Tdf};
 
     const US: u64 = 1_000;
@@ -326,12 +339,14 @@ mod tests {
             switch,
             packet_ns,
             extra_wake_ns,
+            after_hit_ns: 0,
             way_ns: 0,
             interrupts: Interrupts::default(),
             slowness: Rate { int: 2, frac: 0 },
             entries,
             cores: 0,
             now_v: segment().v_of(RealNs(now_ns)),
+            late: None,
             charged_ns: 0,
             cold_ns: 0,
             slow_ns: 0,
@@ -463,6 +478,31 @@ mod tests {
         let short = Sent { cpu_ns: 1004 * US, ..sent };
         let s = slot(1000 * US, 50 * MS, 5 * MS);
         assert_eq!(charged_less((&none, 0, switch, [7 * US, 0]), 0, 101 * MS, Some(&s), &short).1, 250);
+    }
+
+    /// Its last hit was 500 us of CPU time ago, some of which it used before it slept, or none, or it did not sleep since.
+    #[test]
+    fn what_is_colder_after_a_hit_is_taken_off_at_the_first_packet() {
+        let (none, entries) = (Default::default(), [AtomicU64::new(0)]);
+        for (burst_cpu_ns, last_wall_ns) in [(1000 * US, 50 * MS), (800 * US, 50 * MS), (800 * US, 100 * MS)] {
+            let (s, shown) = (slot(800 * US, last_wall_ns, 5 * MS), Shown::default());
+            s.set_burst(70 * US, true);
+            let charged = |cpu_ns| {
+                let mut a = account((&none, 0, SwitchCost::default(), [0; 2]), &entries, 101 * MS);
+                (a.after_hit_ns, a.late) = (20 * US, Some(&shown.late));
+                a.charge_sender(Some(&s), &Sent { cpu_ns, burst_cpu_ns, ..sent() }, VirtNs(10 * MS));
+                a.charged_ns
+            };
+            assert_eq!(charged(1300 * US), 480 * US);
+            assert!(!s.burst().1);
+            assert_eq!(charged(1350 * US), 50 * US, "once");
+            assert_eq!(s.cost_ns.load(Relaxed), 20 * US);
+            // Its clock has been read after the packets, and not before.
+            shown.late.unseen_ns(1400 * US);
+            s.set_burst(0, true);
+            assert_eq!(charged(1390 * US), 20 * US);
+            assert_eq!(shown.late.unseen_ns(1410 * US), 20 * US, "not yet");
+        }
     }
 
     /// It was woken at virtual 10 ms, with work up to 9 or 11, and is 12 us on its way to an idle core.

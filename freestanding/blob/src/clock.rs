@@ -289,8 +289,9 @@ fn own_cpu(real_ns: u64) -> Timespec {
 /// The same of a thread. What the meter cost one without a slot is not known.
 #[inline(never)]
 fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
-    let v = cpu_out(real_ns, thread_cost(tid, real_ns));
-    node().shown(tid).map_or(v, |s| timespec(usage::monotone_of(&s.thread_ns, ns_of(v))))
+    let Some(shown) = node().shown(tid) else { return cpu_out(real_ns, thread_cost(tid, real_ns)) };
+    let cost = thread_cost(tid, real_ns).wrapping_sub(shown.late.unseen_ns(real_ns));
+    timespec(usage::monotone_of(&shown.thread_ns, ns_of(cpu_out(real_ns, cost))))
 }
 
 /// What the meter cost another process that used so much. Its page is private: it is known of its first thread, and

@@ -193,7 +193,10 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     // One that was left in the handler of the last had to wait for its end.
     let told_when = of_clock && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
     let left_since = if told_when { left_since_ns(told, now_r.0) } else { None };
-    let hidden = n.hidden_of_hit_ns(left_since).saturating_add(switched).min(usual);
+    let (mut burst, hit_before) = slot.burst();
+    // No packet since the last hit has told what was colder after it.
+    let after_last = if hit_before { n.after_hit_ns.load(Relaxed) } else { 0 };
+    let hidden = n.hidden_of_hit_ns(left_since).saturating_add(switched).saturating_add(after_last).min(usual);
     let work = usual - hidden;
     let segment = n.segment();
     let now_v = segment.v_of(now_r);
@@ -201,7 +204,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     // Time since the last hit that was not CPU time: none for a thread that ran all along.
     let gap = now_r.0.saturating_sub(last_wall).saturating_sub(used);
     let finish_before = slot.finish_v_ns.load(Relaxed);
-    let (mut cold_gap, mut burst) = (slot.gap_ns.load(Relaxed), slot.burst_ns.load(Relaxed));
+    let mut cold_gap = slot.gap_ns.load(Relaxed);
     let delay_told = if of_clock { delay_before_ns(told) } else { None };
     let (continuous, waited) = if fresh {
         let total = run_delay(delay_told, 0);
@@ -311,7 +314,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
-    slot.burst_ns.store(burst, Relaxed);
+    slot.set_burst(burst, true);
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
     sentraps::look(slot);

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use diecast_core_abi::{METER_SLEEP, packets_tell};
@@ -127,6 +127,58 @@ fn own_time() {
     // 0.2 us where code is warm, up to 10 where it is cold.
     let each = [own.packets_ns / packets, own.threads_ns / switches];
     assert!(each.iter().all(|ns| (50..30_000).contains(ns)), "ns a packet and a switch: {each:?}");
+}
+
+/// A sender's packets wake a thread of this process on a busy core, which takes longer than nothing.
+#[test]
+fn waking_the_emulator_is_told() {
+    look(wakes_own);
+}
+
+fn wakes_own() {
+    let egress = Egress::load().unwrap();
+    let spec = two_nodes();
+    let (ns, tap, cookie) = nic(&egress, &spec);
+    let stop = AtomicBool::new(false);
+    let each_ns = || {
+        let before = egress.counted(cookie).unwrap().own;
+        in_netns(ns.as_fd(), || {
+            time::pin_to(&[0]).unwrap();
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            for _ in 0..200 {
+                socket.send_to(b"datagram", (spec.nodes[1].ipv4, 9)).unwrap();
+                poll_ms(1);
+            }
+        })
+        .unwrap();
+        let own = egress.counted(cookie).unwrap().own.since(&before);
+        own.packets_ns / own.packets.max(1)
+    };
+    let alone_ns = each_ns();
+    let waking_ns = std::thread::scope(|s| {
+        s.spawn(|| {
+            time::pin_to(&[1]).unwrap();
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        s.spawn(|| {
+            time::pin_to(&[1]).unwrap();
+            let mut frame = [0; 2048];
+            while !stop.load(Ordering::Relaxed) {
+                let mut ready = libc::pollfd { fd: tap.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one live pollfd.
+                if unsafe { libc::poll(&raw mut ready, 1, 100) } > 0 {
+                    let _ = rustix::io::read(&tap, &mut frame);
+                }
+            }
+        });
+        let waking_ns = each_ns();
+        stop.store(true, Ordering::Relaxed);
+        waking_ns
+    });
+    eprintln!("{alone_ns} ns a packet, and {waking_ns} with a wake-up");
+    assert!(waking_ns > alone_ns + 400, "{alone_ns} ns a packet, and {waking_ns} with a wake-up");
 }
 
 #[test]

@@ -304,9 +304,11 @@ impl Learner {
         let seen_ns = self.hits_seen.mean();
         let mut added_ns = 0;
         if self.hits_seen.count >= HITS_MIN {
-            let hidden_ns = self.hits.hidden_ns(seen_ns, page.hit_cost_ns.load(Relaxed));
+            let probed_ns = page.hit_cost_ns.load(Relaxed);
+            let hidden_ns = self.hits.hidden_ns(seen_ns, probed_ns);
             // 0 is for what is not known.
-            page.shown_hit_ns.store(hidden_ns.max(1), Relaxed);
+            page.shown_hit_ns.store(hidden_ns.min(probed_ns).max(1), Relaxed);
+            page.after_hit_ns.store(hidden_ns.saturating_sub(probed_ns), Relaxed);
             added_ns = hidden_ns + seen_ns as u64;
         }
         // A map that refuses has what it was told last.
