@@ -100,7 +100,7 @@ impl WakeTimes {
 pub struct OwnTime {
     /// At switches to its threads, wake-ups by them and their receives.
     pub threads_ns: u64,
-    /// At packets that its threads sent, and how many those were.
+    /// At packets that its threads sent, with what it took them to wake the emulator, and how many those were.
     pub packets_ns: u64,
     pub packets: u64,
     /// In the emulator's threads while these delivered frames to it.
