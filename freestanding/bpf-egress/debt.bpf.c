@@ -243,7 +243,6 @@ static __always_inline void tell_waker(struct task_struct *task, struct node *no
 static __always_inline int own_woken(void)
 {
 	struct burst *b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
-
 	__u64 took_ns;
 
 	if (!b || !b->wakes_own_ns)

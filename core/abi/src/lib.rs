@@ -155,8 +155,8 @@ pub struct ThreadSlot {
     pub hits: AtomicU64,
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,
-    /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count. With
-    /// [`HIT_SINCE`] (see [`ThreadSlot::burst`]).
+    /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count; and
+    /// a flag (see [`ThreadSlot::burst`]).
     pub burst_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
