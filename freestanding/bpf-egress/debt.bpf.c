@@ -59,7 +59,6 @@
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
 // What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing.
-#define WAY_MAX_NS 100000
 #define WAKE_MAX_NS 100000
 
 #include "kernel.h"
@@ -552,7 +551,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
 		way_ns = got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0;
-		if (way_ns && way_ns <= WAY_MAX_NS)
+		if (way_ns && way_ns <= WAKE_MAX_NS)
 			tally(&next_node->wakes[WAYS], way_ns);
 		b->waking_ns = 0;
 	}

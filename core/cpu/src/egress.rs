@@ -172,7 +172,7 @@ impl Account<'_> {
         let paused_ns = self.paused_ns(used_ns, sent.paused_ns);
         self.slow_ns += paused_ns;
         let used_ns = used_ns - paused_ns;
-        let after_hit_ns = if slot.burst().1 { self.after_hit_ns } else { 0 };
+        let mut after_hit_ns = if slot.burst().1 { self.after_hit_ns } else { 0 };
         // A wake-up at or before the last hit's return ended the hit's own sleep: the work went on where it was.
         let finish = if sent.woke.0 <= slot.last_wall_ns.load(Relaxed) {
             let burst = Burst::of(slot);
@@ -185,7 +185,7 @@ impl Account<'_> {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
                 let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
                 let start = VirtNs(before.0.max(latest_start));
-                let beside = (switches.saturating_sub(1), after_hit_ns);
+                let beside = (switches.saturating_sub(1), core::mem::take(&mut after_hit_ns));
                 earliest = self.book(start, left_over_ns, Burst::of(slot), beside);
             }
             slot.gap_ns.store(sent.gap_ns, Relaxed);
@@ -194,7 +194,6 @@ impl Account<'_> {
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
             // Here it has run ahead and found nothing more to do.
             let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
-            let after_hit_ns = if left_over_ns > 0 { 0 } else { after_hit_ns };
             let beside = (of_burst, self.packet_ns + extra_wake_ns + after_hit_ns);
             self.book(self.begins(earliest, woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
