@@ -121,10 +121,11 @@ struct {
 	__type(value, __u32);
 } slow SEC(".maps");
 
-// What a hit of the meter adds to a burst, and what lies between two, real CPU ns, by node.
+// What a hit of the meter adds to a burst, what lies between two, and what a sleep before a wait adds, real CPU ns, by node.
 struct hit_cost {
 	__u64 added_ns;
 	__u64 period_ns;
+	__u64 pays_ns;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -160,9 +161,12 @@ struct burst {
 	__u64 counted_gap_ns;
 	// Bytes received from sockets in it.
 	__u64 data;
-	// What of it is counted, where that is less than all: CPU time up to a receive, ns, and hits in that; else 0.
+	// What of it is counted, where that is less than all: CPU time up to a receive without sleeps before waits, ns, and hits in
+	// that; else 0.
 	__u64 whole_pieces_ns;
 	__u64 whole_pieces_hits;
+	// CPU time that sleeps before waits took in it.
+	__u64 paid_ns;
 	struct of_age counted_age;
 	// What it had waited for.
 	__u32 kind;
@@ -345,6 +349,24 @@ static __always_inline void packet_ends(__u64 *sums, struct burst *b, __u64 cpu_
 		tally(sums, gain(own_ns, cpu_ns - b->sent_cpu_ns));
 }
 
+// A thread sleeps for the meter. Before a wait of the program's its piece of work is over, and what it takes from here on to its
+// next is not its own.
+static __always_inline void before_wait(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
+{
+	__u64 cpu_ns = task->se.sum_exec_runtime;
+	struct hit_cost *cost;
+
+	if (!pays((struct pt_regs *)bpf_task_pt_regs(task)))
+		return;
+	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
+	if (cost)
+		b->paid_ns += cost->pays_ns;
+	if (!cores_are_slow())
+		count_piece(node, cost, b, cpu_ns);
+	piece_begins(b, cpu_ns, false);
+	b->sent_cpu_ns = 0;
+}
+
 // A thread blocks: a burst is over.
 static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
 {
@@ -352,10 +374,12 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	__u64 cpu_ns = b->whole_pieces_ns, hits = b->whole_pieces_hits, data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
-	if (next >= WAIT_KINDS)
+	if (next >= WAIT_KINDS) {
+		before_wait(node, cookie, task, b);
 		return;
+	}
 	if (!cpu_ns) {
-		cpu_ns = task->se.sum_exec_runtime - b->counted_from_ns;
+		cpu_ns = gain(b->paid_ns, task->se.sum_exec_runtime - b->counted_from_ns);
 		hits = b->hits;
 	}
 	b->counting = 0;
@@ -428,7 +452,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	b->sent_cpu_ns = 0;
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
-	since_ns = cpu_ns - b->counted_from_ns;
+	since_ns = gain(b->paid_ns, cpu_ns - b->counted_from_ns);
 	if (!b->data && !b->hits && !b->whole_pieces_ns)
 		tally(&node->wakes[WAKES], gain(own_time(b), since_ns));
 	if (since_ns < COLD_MAX_NS) {
@@ -562,6 +586,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b->data = 0;
 		b->whole_pieces_ns = 0;
 		b->hits = 0;
+		b->paid_ns = 0;
 		b->sent_cpu_ns = 0;
 		piece_begins(b, b->counted_from_ns, false);
 		grow_old(&b->counted_age, next, process, now - b->gap_ns, now);

@@ -9,6 +9,8 @@
 #define NR_FUTEX 202
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
+// Above it: the thread pays before a wait of the program's, without a hit.
+#define METER_PAYS 1
 
 struct meter {
 	// The CPU time that it had used as it first got a core after its last hit, or after its last packet that told what it had
@@ -43,6 +45,12 @@ static __always_inline bool is_meters_sleep(__u64 nr, struct pt_regs *regs)
 	return nr == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
 }
 
+// Whether a sleep of the meter's own is one before a wait.
+static __always_inline bool pays(struct pt_regs *regs)
+{
+	return BPF_CORE_READ(regs, r8) >> 32 == METER_PAYS;
+}
+
 // The thread blocks, for another reason than the meter.
 static __always_inline void burst_is_over(struct meter *meter, __u64 cpu_ns)
 {
@@ -63,7 +71,7 @@ static __always_inline bool packets_tell(const struct meter *meter)
 // none.
 static __always_inline bool is_due(const struct meter *meter, __u64 cpu_ns, __u64 period_ns)
 {
-	return cpu_ns - meter->last_hit_cpu_ns > period_ns / 2;
+	return (__s64)(cpu_ns - meter->last_hit_cpu_ns) > (__s64)(period_ns / 2);
 }
 
 static __always_inline __u64 paused_units(const struct meter *meter)

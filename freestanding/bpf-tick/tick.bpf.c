@@ -239,11 +239,16 @@ int tick(void *context)
 	return 0;
 }
 
-static __always_inline bool sleeps_for_the_meter(struct task_struct *task)
+// A thread that sends packets blocks.
+static __always_inline void blocks(struct meter *meter, struct task_struct *task)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
 
-	return is_meters_sleep(BPF_CORE_READ(regs, orig_ax), regs);
+	if (!is_meters_sleep(BPF_CORE_READ(regs, orig_ax), regs))
+		burst_is_over(meter, task->se.sum_exec_runtime);
+	else if (pays(regs))
+		// It owes nothing then: no tick within a period is a hit.
+		meter->last_hit_cpu_ns = task->se.sum_exec_runtime + period_ns / 2;
 }
 
 SEC("tp_btf/sched_switch")
@@ -252,8 +257,8 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 	struct meter *meter = next->pid ? meter_of(next) : NULL, *before = previous->pid ? meter_of(previous) : NULL;
 
 	// Of threads that send packets only: what is done here makes each switch dearer.
-	if (before && before->told_cpu_ns && !preempted && state && !sleeps_for_the_meter(previous))
-		burst_is_over(before, previous->se.sum_exec_runtime);
+	if (before && before->told_cpu_ns && !preempted && state)
+		blocks(before, previous);
 	if (!meter)
 		return 0;
 	if (!before)

@@ -2,7 +2,7 @@
 
 use diecast_core_syscalls::ROWS;
 use diecast_tests::{
-    FRAMES, World, alone, beside, c, conforms, diecast, judge, real_ahead_ns, run, run_with, same_lines, value,
+    FRAMES, World, alone, beside, c, conforms, diecast, judge, musl, real_ahead_ns, run, run_with, same_lines, value,
 };
 
 const STATIC: [World; 1] = [World::Frame("10")];
@@ -166,6 +166,16 @@ fn cpu_time_agrees_with_itself_and_timers_count_it() {
 #[test]
 fn timers_and_sleeps_by_cpu_clocks_are_the_programs() {
     conforms(&[&c("cputimers", false)], &FRAMES);
+}
+
+/// What it owes by its ledger it sleeps before it looks, and can be interrupted there as in its work.
+#[test]
+fn who_looks_for_more_has_done_what_it_did() {
+    conforms(&[&c("owed", false)], &FRAMES);
+    match musl("owed") {
+        Some(guest) => conforms(&[&guest], &[World::Frame("10")]),
+        None => diecast_quiet::skipped("musl-gcc is not installed"),
+    }
 }
 
 /// One that met a hit on its way was lost.

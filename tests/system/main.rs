@@ -16,6 +16,7 @@ mod marks;
 mod network;
 mod nics;
 mod ntp;
+mod owed;
 mod pace;
 mod ready;
 mod receive;

@@ -62,7 +62,7 @@ fn number(word: &str) -> f64 {
 fn check_waits(out: &Path) {
     let waits = [lines(out, "wait"), lines(out, "period")].concat();
     let ways: std::collections::BTreeSet<&String> = waits.iter().map(|w| &w[1]).collect();
-    assert_eq!(ways.len(), 16, "{ways:?}");
+    assert_eq!(ways.len(), 17, "{ways:?}");
     assert!(waits.len() > 100, "{} waits", waits.len());
     let unread = lines(out, "unread");
     assert!(unread.len() > 3, "{unread:?}");

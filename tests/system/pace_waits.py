@@ -63,6 +63,15 @@ def epoll():
     e.close()
 
 
+def epoll_forever():
+    fd, e = make_timerfd(0, ASKED), select.epoll()
+    e.register(fd, select.EPOLLIN)
+    # Where a pause ends it, it is early.
+    libc.epoll_wait(e.fileno(), ctypes.create_string_buffer(12), 1, -1)
+    e.close()
+    os.close(fd)
+
+
 def futex():
     threading.Event().wait(ASKED)
 
@@ -166,8 +175,8 @@ one_shot, periodic, unread = make_timer(SIG), make_timer(SIG + 1), make_timer(SI
 semaphores = libc.semget(0, 1, 0o1600)
 messages = libc.mq_open(b"/quiet", os.O_RDWR | os.O_CREAT, 0o600, None)
 assert semaphores >= 0 and messages >= 0
-waits = [nanosleep, clock_nanosleep_realtime, select_, poll, epoll, futex, semaphore, sigtimedwait, socket_timeout]
-waits += [semtimedop, mq_timedreceive, timerfd, itimer, posix_timer]
+waits = [nanosleep, clock_nanosleep_realtime, select_, poll, epoll, epoll_forever, futex, semaphore]
+waits += [sigtimedwait, socket_timeout, semtimedop, mq_timedreceive, timerfd, itimer, posix_timer]
 for wait in waits:
     threading.Thread(target=again, args=[wait]).start()
 for each in [timerfd_periods, posix_periods, posix_periods_unread]:

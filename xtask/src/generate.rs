@@ -164,10 +164,12 @@ groups that a program makes.
 - What a program's own clock says is early by what its thread has done since its last hit, and after a sleep by its way to a \
 core (13 to 16 us in virtual machines), but for a TDF-th of both: a client that measures finds answers some 20 us too fast. What it \
 sends leaves in time.
-- A thread looks for more to do before the original's would, by what it owes for its last slice, and finds less: where a \
-level-triggered epoll would tell of several requests at once, so that some overtake others, it tells of one after the other. Of the \
-answers of a server of 500 us at load 0.7 natively 6.9 % overtake one, at TDF 10 2.6 to 3.5 %; in order the native median would be \
-2.3 % higher and the 99th percentile 10 % lower, at TDF 10 0.4 to 0.7 % and 4 to 11 %.
+- A thread looks for more to do before the original's would, by what it owes for its last slice, and finds less: a quarter of a \
+slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwait2, or poll, select and the like with a timeout; up \
+to three slices where it looks by these without one (or 0), by epoll_pwait so, or by the read itself. Then a level-triggered epoll \
+tells of one request where the original's tells of several, some of which overtake others.
+- A thread that musl, or glibc from 2.41 on, cancels in the microseconds between its call's trap and its wait is cancelled when \
+that wait ends.
 - A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
 - Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
 system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \
@@ -243,7 +245,7 @@ const PAUSED: &str = "\
 ## A paused lab
 
 - Calls that Linux ends with EINTR when a process is stopped and continued (signal(7)) end so at a pause, where the blob \
-does not serve them: epoll_wait without a timeout, reads of inotify descriptors, semop, and calls on sockets with \
+does not serve them: epoll_pwait without a timeout, reads of inotify descriptors, semop, and calls on sockets with \
 SO_RCVTIMEO or SO_SNDTIMEO, whose time begins anew; a close that lingers (SO_LINGER) ends.
 - Linux's TCP in a container does not stand still. What is on its way at the pause is retransmitted by the host's clock, \
 at growing distances, until tcp_retries2 ends the connection with ETIMEDOUT: after minutes of the host's time. \

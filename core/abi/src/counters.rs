@@ -42,6 +42,9 @@ pub struct Counters {
     /// Hits that charged, and the CPU time that the blob saw them take, real ns.
     pub charging_hits: AtomicU64,
     pub seen_hits_ns: AtomicU64,
+    /// Sleeps of threads before they look for more to do, and the CPU time that these took, real ns.
+    pub pays: AtomicU64,
+    pub seen_pays_ns: AtomicU64,
     /// Histogram of ledger lateness, virtual ns: how long after the virtual end of its sender's work each packet left,
     /// and of the hits that found their thread behind, by how much it was.
     pub late_v: [AtomicU64; LATE_BUCKETS],

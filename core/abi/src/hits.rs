@@ -66,6 +66,8 @@ pub const fn paused_before_ns(told: u64) -> u64 {
 
 /// In [`ThreadSlot::burst_ns`]: no packet was charged since the thread's last hit.
 const HIT_SINCE: u64 = 1 << 63;
+/// In it too: by its last hit the thread's packets tell what it uses.
+const TELLS: u64 = 1 << 62;
 
 impl ThreadSlot {
     /// CPU time of its present burst by its last charge, real ns, and whether that was a hit's, after which its code goes on
@@ -73,13 +75,27 @@ impl ThreadSlot {
     #[inline(always)]
     pub fn burst(&self) -> (u64, bool) {
         let word = self.burst_ns.load(Relaxed);
-        (word & !HIT_SINCE, word & HIT_SINCE != 0)
+        (word & !(HIT_SINCE | TELLS), word & HIT_SINCE != 0)
     }
 
     /// Keeps both.
     #[inline(always)]
     pub fn set_burst(&self, ns: u64, of_hit: bool) {
-        self.burst_ns.store(ns | if of_hit { HIT_SINCE } else { 0 }, Relaxed);
+        let tells = self.burst_ns.load(Relaxed) & TELLS;
+        self.burst_ns.store(ns | tells | if of_hit { HIT_SINCE } else { 0 }, Relaxed);
+    }
+
+    /// Whether its packets tell what the thread uses, by its last hit ([`packets_tell`]).
+    #[inline(always)]
+    pub fn packets_tell(&self) -> bool {
+        self.burst_ns.load(Relaxed) & TELLS != 0
+    }
+
+    /// A hit says so, or that they don't.
+    #[inline(always)]
+    pub fn set_packets_tell(&self, tell: bool) {
+        let word = self.burst_ns.load(Relaxed) & !TELLS;
+        self.burst_ns.store(word | if tell { TELLS } else { 0 }, Relaxed);
     }
 }
 
@@ -156,6 +172,21 @@ mod tests {
             [Some(0), Some(57_344), Some(2_080_768), None]
         );
         assert!(is_hit(paused | 255 << 24) && tells_of_pause(paused | 255 << 24));
+    }
+
+    #[test]
+    fn what_a_burst_has_taken_and_its_marks_do_not_touch_each_other() {
+        let slot = ThreadSlot::default();
+        let seen = |s: &ThreadSlot| (s.burst(), s.packets_tell());
+        assert_eq!(seen(&slot), ((0, false), false));
+        slot.set_burst(70, true);
+        slot.set_packets_tell(true);
+        assert_eq!(seen(&slot), ((70, true), true));
+        // A packet is charged: what the last hit said of packets stays.
+        slot.set_burst(1_000_000, false);
+        assert_eq!(seen(&slot), ((1_000_000, false), true));
+        slot.set_packets_tell(false);
+        assert_eq!(seen(&slot), ((1_000_000, false), false));
     }
 
     #[test]

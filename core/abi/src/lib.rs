@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 39;
+pub const ABI_VERSION: u32 = 40;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -51,6 +51,8 @@ pub const TRAP_MAGIC: u16 = 0xd1ec;
 /// In the fifth argument, which FUTEX_WAIT_BITSET does not look at, of the meter's own sleeps: BPF tells them from the
 /// program's by it. freestanding/bpf-egress has the same.
 pub const METER_SLEEP: u64 = 0xd1ec_51ee;
+/// The same of one in which a thread pays what it owes, before a wait of the program's and without a hit.
+pub const METER_PAYS: u64 = METER_SLEEP | 1 << 32;
 /// `si_perf_data` of the meter's SIGTRAP; the last 24 bits of `si_value` where it comes from a clock of its core, above
 /// which is what the kernel knows of the thread: see freestanding/bpf-tick.
 pub const METER_MAGIC: u64 = 0xec_ca57;
@@ -151,7 +153,7 @@ pub struct ThreadSlot {
     pub last_wall_ns: AtomicU64,
     /// Virtual instant at which the last charged work ends.
     pub finish_v_ns: AtomicU64,
-    /// Hits of this thread: CPU time without any shows a thread without a meter, whoever charges it.
+    /// Hits of this thread, and sleeps in which it paid: CPU time without any shows a thread without a meter, whoever charges it.
     pub hits: AtomicU64,
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,

@@ -176,7 +176,7 @@ rows! {
     (228, clock_gettime, CLOCK_GETTIME, Clock, Trap(Any(&[NonNull(1)])), "all clock ids; CPU clocks in virtual CPU time", "clocks"),
     (229, clock_getres, CLOCK_GETRES, Clock, Trap(Any(&[NonNull(1)])), "coarse clocks have a tick divided by the TDF", "clocks"),
     (230, clock_nanosleep, CLOCK_NANOSLEEP, Wait, Trap(Any(&[NonNull(2)])), "relative and absolute", "waits"),
-    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Any(&[IntPositive(3)])), "served by epoll_pwait2, as poll", "waits"),
+    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Always), "served by epoll_pwait2, as poll; a thread whose packets tell what it uses sleeps first for what it owes", "waits"),
     (234, tgkill, TGKILL, Signal, Trap(Any(&[LowIn { arg: 2, clear: 0, values: &[5] }])), "as tkill", "sentraps"),
     (235, utimes, UTIMES, Clock, Trap(Any(&[NonNull(1)])), "as utime", "files"),
     (242, mq_timedsend, MQ_TIMEDSEND, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
@@ -213,7 +213,7 @@ rows! {
     (427, io_uring_register, IO_URING_REGISTER, Refused, Refuse(ENOSYS), "its timeouts can't be seen", "refusals"),
     (435, clone3, CLONE3, Signal, Trap(Always), "CLONE_CLEAR_SIGHAND is done by hand, so that SIGSYS stays ours; CLONE_NEWTIME is refused with EINVAL", "processes"),
     (437, openat2, OPENAT2, Clock, Trap(Always), "as open", "procfs"),
-    (441, epoll_pwait2, EPOLL_PWAIT2, Wait, Trap(Any(&[NonNull(3), NonNull(4)])), "the temporary mask loses SIGSYS and SIGTRAP", "waits"),
+    (441, epoll_pwait2, EPOLL_PWAIT2, Wait, Trap(Always), "as epoll_wait; the temporary mask loses SIGSYS and SIGTRAP", "waits"),
     (449, futex_waitv, FUTEX_WAITV, Wait, Trap(Any(&[NonNull(3)])), "absolute", "waits"),
     (455, futex_wait, FUTEX_WAIT2, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),
 }

@@ -63,7 +63,8 @@ fn common_cases_never_trap() {
     assert_eq!(verdict(nr::POLL, 1, [1, 1, u64::from(u32::MAX), 0, 0, 0]).0, ALLOW, "poll -1");
     assert_eq!(verdict(nr::POLL, 1, [1, 1, high, 0, 0, 0]).0, ALLOW, "poll 0 with rubbish above");
     assert_eq!(verdict(nr::POLL, 1, [1, 1, high | 10, 0, 0, 0]).0, TRAP, "poll 10 with rubbish above");
-    assert_eq!(verdict(nr::EPOLL_WAIT, 1, [3, 1, 1, u64::MAX, 0, 0]).0, ALLOW);
+    assert_eq!(verdict(nr::EPOLL_WAIT, 1, [3, 1, 1, u64::MAX, 0, 0]).0, TRAP, "who looks for more pays first");
+    assert_eq!(verdict(nr::EPOLL_PWAIT2, 1, [3, 1, 1, 0, 0, 8]).0, TRAP, "as above");
     assert_eq!(verdict(nr::EPOLL_PWAIT, 1, [3, 1, 1, u64::MAX, 0, 8]).0, ALLOW);
     assert_eq!(verdict(nr::EPOLL_PWAIT, 1, [3, 1, 1, u64::MAX, 9, 8]).0, TRAP);
     assert_eq!(verdict(nr::FUTEX, 1, [1, 128, 1, 0, 0, 0]).0, ALLOW, "futex wait, no timeout");

@@ -7,7 +7,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX};
+use diecast_core_abi::{BLOB_ADDR, BLOB_LEN_MAX, METER_PAYS};
 use diecast_core_syscalls::nr;
 
 use crate::entry::{self, Below, Record, UContext, reg};
@@ -196,7 +196,7 @@ pub extern "C" fn rewind(u: &mut UContext) {
         (record, None)
     } else if has_done_nothing(u) {
         let Some((record, below)) = call_under_way(u.regs[reg::RSP]) else { return };
-        if has_a_mask(record.nr) {
+        if has_a_mask(record.nr) && !pays(u) {
             // It ends with EINTR.
             return;
         }
@@ -215,13 +215,21 @@ pub extern "C" fn rewind(u: &mut UContext) {
     (r[reg::RSP], r[reg::RIP], r[reg::EFL]) = (record.rsp, record.resume.wrapping_sub(2), record.rflags);
 }
 
-/// Whether a thread is before the call that it is served by, or the kernel went back there to make it again.
+/// Whether a thread is before the call that it is served by, pays what it owes before that, or the kernel went back there to
+/// make it again.
 fn has_done_nothing(u: &UContext) -> bool {
     let at = u.regs[reg::RIP];
     if is_in_wait(u) {
         return at != entry::wait_end();
     }
-    is_ours(at) && at.wrapping_add(2) != entry::own_call_ip() && is_made_again(u)
+    pays(u) || (is_ours(at) && at.wrapping_add(2) != entry::own_call_ip() && is_made_again(u))
+}
+
+/// Whether a thread pays what it owes before a wait (see `pay`).
+pub fn pays(u: &UContext) -> bool {
+    let at = u.regs[reg::RIP];
+    let own_call = entry::own_call_ip();
+    (at == own_call || at.wrapping_add(2) == own_call) && u.regs[reg::R8] == METER_PAYS
 }
 
 fn has_a_mask(number: u64) -> bool {

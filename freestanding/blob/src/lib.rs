@@ -28,6 +28,7 @@ mod held;
 mod init;
 mod interrupt;
 mod meter;
+mod pay;
 mod sched;
 mod sentraps;
 mod serve;

@@ -52,11 +52,13 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     // From an event of the thread's own, or from a clock of its core.
     if (i.code == TRAP_PERF || i.code == SI_KERNEL) && is_hit(i.word1) {
         // SAFETY: as above.
-        let regs = unsafe { &(*uc).regs };
-        // On its way out of a system call: there rcx holds where it goes on.
-        hit(i.word1, i.code == SI_KERNEL, regs[reg::RCX] == regs[reg::RIP]);
-        // SAFETY: as above.
-        let blocked = unsafe { (*uc).mask };
+        let u = unsafe { &*uc };
+        // One that pays before a wait charges what this would.
+        if !interrupt::pays(u) {
+            // On its way out of a system call: there rcx holds where it goes on.
+            hit(i.word1, i.code == SI_KERNEL, u.regs[reg::RCX] == u.regs[reg::RIP]);
+        }
+        let blocked = u.mask;
         if process().own.cpu_timers.load(Relaxed) != 0 {
             cputimers::check(blocked);
         }
@@ -126,7 +128,7 @@ fn schedstat() -> Option<u64> {
     if field >= 1 { Some(value) } else { None }
 }
 
-fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
+pub fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
     if let Some(b) = bucket_of.get(late_bucket(ns)) {
         b.fetch_add(1, Relaxed);
     }
@@ -315,6 +317,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
     slot.set_burst(burst, true);
+    slot.set_packets_tell(packets_tell(told));
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
     sentraps::look(slot);
@@ -350,7 +353,7 @@ fn wait_for(turn: &turns::Turn, slot: &ThreadSlot, mut woke: u64) -> u64 {
 }
 
 /// How many times this thread's switches cost what the meter adds to one, in parts of `SWITCH_ONCE`.
-fn switch_part() -> u32 {
+pub fn switch_part() -> u32 {
     match node().switch_part.load(Relaxed) {
         SWITCHES_UNKNOWN if process().own.threads_hit.load(Relaxed) > 1 => 0,
         SWITCHES_UNKNOWN => SWITCH_ONCE,
@@ -373,7 +376,7 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
 }
 
 /// CPU time that was the meter's own, in the three places that need it: clocks have what interrupts add instead.
-fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
+pub fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
     let less_ns = ns.wrapping_sub(interrupts_ns);
     slot.cost_ns.fetch_add(less_ns, Relaxed);
     process().own.cost_ns.fetch_add(less_ns.wrapping_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
@@ -381,8 +384,8 @@ fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
 }
 
 const FUTEX_WAKE_PRIVATE: u64 = 129;
-const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
-const ANY: u64 = 0xffff_ffff;
+pub const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
+pub const ANY: u64 = 0xffff_ffff;
 
 /// Sleeps until a real instant; until `ahead_ns` at most once it is asked to go on, or where another thread has just begun
 /// to wait for a lock, which this one may hold. The instant it woke, and whether that was early. Threads of a frame have no

@@ -115,8 +115,13 @@ pub fn rt_sigprocmask(mut a: [u64; 6]) -> Ret {
 
 /// Sets the kernel's mask of this thread and gives the one before.
 pub fn set_kernel_mask(mask: u64) -> u64 {
+    set_kernel_mask_of(mask, 0)
+}
+
+/// The same, with a word beside that the call does not look at: what a signal interrupts is told by it.
+pub fn set_kernel_mask_of(mask: u64, word: u64) -> u64 {
     let mut before = 0u64;
-    sys::own(nr::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, 0, 0]);
+    sys::own(nr::RT_SIGPROCMASK, [2, &raw const mask as u64, &raw mut before as u64, 8, word, 0]);
     before
 }
 

@@ -10,7 +10,7 @@ use crate::entry::{self, WaitCall};
 use crate::signals::{TemporaryMask, strip, took_kick};
 use crate::sys::{EAGAIN, EFAULT, EINTR, ENOSYS, ETIMEDOUT, RESTART, Ret, as_is};
 use crate::user::{self, Timespec, Timeval};
-use crate::{carried, interrupt, meter};
+use crate::{carried, interrupt, meter, pay};
 
 /// A call with a time that one generation of the frame's map translated: RESTART where that has changed.
 fn timed(number: u32, args: [u64; 6], generation: u64) -> Ret {
@@ -151,15 +151,22 @@ fn cpu_sleep(a: [u64; 6], id: i32, t: Timespec) -> Ret {
     r
 }
 
-/// poll, epoll_wait and epoll_pwait: an int of milliseconds in argument `at`, positive.
+/// poll and epoll_wait: an int of milliseconds in argument `at`.
+#[inline(never)]
+pub fn poll(number: u32, a: [u64; 6], at: usize) -> Ret {
+    pay::before_wait();
+    milliseconds(number, a, at)
+}
+
+/// The same, for a thread that has paid, and epoll_pwait.
 ///
 /// Real milliseconds are too coarse for a frame of any TDF: the calls that take nanoseconds serve these, unless a
 /// filter of the program's own might refuse them.
 #[inline(never)]
-pub fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
+fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
     let ms = a[at] as i32;
     if ms <= 0 {
-        return as_is(number, a);
+        return if ms == 0 { as_is(number, a) } else { untimed(number, a) };
     }
     if carried::filtered() {
         return whole_milliseconds(number, a, at);
@@ -216,6 +223,7 @@ fn mask_copy(addr: u64, size: u64, copy: &mut u64, call: &mut Option<TemporaryMa
 
 #[inline(never)]
 pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
+    pay::before_wait();
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
@@ -229,6 +237,7 @@ pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
+    pay::before_wait();
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
@@ -242,6 +251,7 @@ pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn ppoll(mut a: [u64; 6]) -> Ret {
+    pay::before_wait();
     let (mut mask, mut call) = (u64::MAX, None);
     a[3] = mask_copy(a[3], a[4], &mut mask, &mut call);
     loop {
@@ -285,6 +295,7 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 #[inline(never)]
 #[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
+    pay::before_wait();
     let (mut mask, mut call) = (u64::MAX, None);
     let mut packed = [0u64; 2];
     if a[5] != 0
@@ -332,6 +343,7 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
 /// A timeval in and out; too many microseconds are legal.
 #[inline(never)]
 pub fn select(mut a: [u64; 6]) -> Ret {
+    pay::before_wait();
     let addr = a[4];
     let t = match user::get::<Timeval>(addr) {
         Ok(t) if t.sec >= 0 && t.usec >= 0 => t,

@@ -119,6 +119,15 @@ impl OwnTime {
     }
 }
 
+/// What the meter adds to a node's bursts of work, real CPU ns: a hit, and a sleep in which a thread pays before a wait; and what
+/// lies between two hits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HitCost {
+    pub added_ns: u64,
+    pub period_ns: u64,
+    pub pays_ns: u64,
+}
+
 /// Why packets can't tell their senders' CPU time.
 #[derive(Debug, thiserror::Error)]
 pub enum EgressError {
@@ -256,10 +265,9 @@ impl Egress {
             .map_err(|error| self.programs.error("configure", error).into())
     }
 
-    /// A hit of the meter adds so much CPU time to a burst of this node, real ns, which is no part of what grows with sleeps;
-    /// and between two hits lies so much.
-    pub fn set_hit_cost(&self, cookie: u64, added_ns: u64, period_ns: u64) -> Result<(), EgressError> {
-        let cost = [added_ns.to_ne_bytes(), period_ns.to_ne_bytes()];
+    /// What the meter adds to a burst of this node is no part of what grows with sleeps.
+    pub fn set_hit_cost(&self, cookie: u64, cost: HitCost) -> Result<(), EgressError> {
+        let cost = [cost.added_ns, cost.period_ns, cost.pays_ns].map(u64::to_ne_bytes);
         self.hit_costs
             .update(&cookie.to_ne_bytes(), cost.as_flattened(), MapFlags::ANY)
             .map_err(|error| self.programs.error("configure", error).into())

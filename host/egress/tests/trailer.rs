@@ -1,37 +1,28 @@
 //! Every frame of a node tells its sender's CPU time, and its checksums stay right.
 
+mod common;
+
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use diecast_core_abi::{METER_SLEEP, packets_tell};
+use common::{meter_sleep, nic, poll_ms, skip, spin, thread_cpu_ns, two_nodes};
+use diecast_core_abi::{METER_PAYS, METER_SLEEP};
 use diecast_core_cpu::Sent;
-use diecast_core_net::{Link, NetBuilder, NetSpec, OFFLOAD_HEADER_BYTES, Segments};
+use diecast_core_net::{NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
-use diecast_host_egress::{Counted, Egress, WakeTimes};
+use diecast_host_egress::{Counted, Egress, HitCost, WakeTimes};
 use diecast_host_net::{
     EgressLedger, Emulator, EmulatorConfig, LARGE_KEY_BYTES, NicKind, SharedFrame, TRAILER_BYTES, create_netns,
     in_netns, monotonic_now, prepare_node_with,
 };
-use diecast_host_sys::{time, trap};
-use diecast_host_tick::{Cadence, CoreTicks};
-
-/// CPU time of the calling thread, ns.
-fn thread_cpu_ns() -> u64 {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
+use diecast_host_sys::time;
 
 fn monotonic_ns() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
-fn spin(cpu: Duration) {
-    let until = thread_cpu_ns() + cpu.as_nanos() as u64;
-    while thread_cpu_ns() < until {}
 }
 
 /// One's complement sum of 16-bit words, as a checksum adds them.
@@ -69,29 +60,6 @@ impl Drop for Ended {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn poll_ms(ms: i32) {
-    // SAFETY: no file is asked about.
-    unsafe { libc::poll(std::ptr::null_mut(), 0, ms) };
-}
-
-/// Sleeps as a meter does.
-fn meter_sleep(length: Duration) {
-    let end_ns = diecast_host_sys::time::monotonic_ns() + length.as_nanos() as u64;
-    let (s, ns) = (end_ns / 1_000_000_000, end_ns % 1_000_000_000);
-    let (word, t) = (0u32, libc::timespec { tv_sec: s as i64, tv_nsec: ns as i64 });
-    let (op, any) = (libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG, u32::MAX);
-    // SAFETY: a live word and timespec; the kernel does not look at the fifth argument.
-    unsafe { libc::syscall(libc::SYS_futex, &raw const word, op, 0, &raw const t, METER_SLEEP, any) };
-}
-
-fn two_nodes() -> NetSpec {
-    let mut net = NetBuilder::new(1, 9);
-    let (_, a) = net.node("a");
-    let (_, b) = net.node("b");
-    net.link(a, b, Link::default());
-    net.build().unwrap()
 }
 
 /// So many datagrams, and a wait after each.
@@ -192,18 +160,6 @@ fn look(test: fn()) {
     if !skip() {
         diecast_quiet::look(test);
     }
-}
-
-/// True, and a printed reason, where these programs can't be loaded.
-fn skip() -> bool {
-    let (root, btf) = (rustix::process::geteuid().is_root(), std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
-    if !root {
-        diecast_quiet::skipped("needs root for BPF and network namespaces");
-    }
-    if !btf {
-        diecast_quiet::skipped("this kernel has no BTF");
-    }
-    !root || !btf
 }
 
 /// The TAP's part of a delivery ends where the stack begins; who asks twice, or not at once, is told nothing.
@@ -332,23 +288,6 @@ fn wakes() {
     }
 }
 
-/// A node's NIC with the program, and a neighbour that is known.
-fn nic(egress: &Egress, spec: &NetSpec) -> (OwnedFd, OwnedFd, u64) {
-    let ns = create_netns().unwrap();
-    let cookie = egress.add_node(ns.as_fd()).unwrap();
-    let up = |nic| egress.attach_here(nic);
-    let kind = NicKind::of(spec);
-    let prepared = prepare_node_with(ns.as_fd(), &spec.nodes[0], &spec.subnet, kind, Tdf::ONE, &up).unwrap();
-    // No neighbour answers: a static entry lets datagrams out.
-    in_netns(ns.as_fd(), || {
-        let (to, mac) = (spec.nodes[1].ipv4.to_string(), spec.nodes[1].mac.to_string());
-        let done = std::process::Command::new("ip").args(["neigh", "add", &to, "lladdr", &mac, "dev", "eth0"]).status();
-        assert!(done.unwrap().success());
-    })
-    .unwrap();
-    (ns, prepared.tap, cookie)
-}
-
 /// Counts what senders are charged for.
 struct Ledger {
     egress: Egress,
@@ -471,136 +410,6 @@ fn a_frame_of_several_segments_tells_its_sender_apart_from_it() {
     assert_eq!(egress.trailer_of(&key), None, "not of another");
 }
 
-/// A node's thread that clocks of cores meter and that sends datagrams.
-struct Sender {
-    ticks: CoreTicks,
-    spec: NetSpec,
-    ns: OwnedFd,
-    tap: OwnedFd,
-    _egress: Egress,
-}
-
-impl Sender {
-    /// None, and a printed reason, where these programs can't be loaded.
-    fn new(cadence: Cadence) -> Option<Sender> {
-        if skip() {
-            return None;
-        }
-        let egress = Egress::load().unwrap();
-        let ticks = match CoreTicks::start(&[], cadence, Some(egress.metered())) {
-            Ok(ticks) => ticks,
-            Err(e) => {
-                diecast_quiet::skipped(e.to_string());
-                return None;
-            }
-        };
-        let spec = two_nodes();
-        let (ns, tap, _) = nic(&egress, &spec);
-        Some(Sender { ticks, spec, ns, tap, _egress: egress })
-    }
-
-    /// On one core, whose clock ticks so far apart, with a handler for hits; `f` gets what sends a datagram.
-    fn run<T: Send>(&self, period_ns: u64, f: impl FnOnce(&dyn Fn()) -> T + Send) -> T {
-        in_netns(self.ns.as_fd(), || {
-            let core = time::allowed_cpus()[0];
-            time::pin_to(&[core]).unwrap();
-            trap::install_handler();
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
-            poll_ms(1);
-            let _ticking = self.ticks.tick_here(core, period_ns).unwrap();
-            f(&|| {
-                socket.send_to(&[7; 100], (self.spec.nodes[1].ipv4, 7000)).unwrap();
-            })
-        })
-        .unwrap()
-    }
-}
-
-/// A packet that leaves between a late tick of its core's clock and the hit tells for how long the core stood still.
-#[test]
-fn a_frame_tells_that_its_senders_core_stood_still() {
-    let cadence = Cadence::of_grain(1_000_000);
-    let Some(sender) = Sender::new(cadence) else { return };
-    // Of four ticks three are missing: three periods are told, less where others had the core meanwhile.
-    let expected_ns = 3 * cadence.period_ns - 600_000..3 * cadence.period_ns + 100_000;
-    let paused_ns = sender.run(4 * cadence.period_ns, |send| {
-        let (end, mut buffer, mut most) = (Instant::now() + Duration::from_secs(20), [0; 2048], 0);
-        while !expected_ns.contains(&most) && Instant::now() < end {
-            send();
-            let n = rustix::io::read(&sender.tap, &mut buffer).unwrap_or(0);
-            let tid =
-                buffer[..n].last_chunk::<TRAILER_BYTES>().map_or(0, |t| u32::from_ne_bytes([t[4], t[5], t[6], t[7]]));
-            most = most.max(u64::from(tid >> 22) << 18);
-        }
-        most
-    });
-    assert!(expected_ns.contains(&paused_ns), "{paused_ns}");
-}
-
-/// A thread that gives the core up before each tick is hit as it gets it again, after each grain; not where packets have told
-/// meanwhile what it used.
-#[test]
-fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
-    let Some(sender) = Sender::new(Cadence::of_grain(1_000_000)) else { return };
-    let hits = |packets: bool| {
-        // Of a period in which no tick comes while the test lasts.
-        sender.run(3_600_000_000_000, |send| {
-            let before = trap::hits();
-            for _ in 0..100 {
-                spin(Duration::from_micros(500));
-                if packets {
-                    send();
-                }
-                poll_ms(1);
-            }
-            trap::hits() - before
-        })
-    };
-    let (without, with) = (hits(false), hits(true));
-    // Of 50 ms one after each grain and up to a burst more; with packets only where others took the core for as long.
-    assert!((30..=50).contains(&without) && with <= without / 5, "{without} without packets, {with} with");
-}
-
-/// A thread whose bursts end with a packet is hit less often, and its hits say that packets tell what it uses. One whose packets
-/// come as a burst begins is hit as any other.
-#[test]
-fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
-    let cadence = Cadence::of_grain(500_000);
-    let Some(sender) = Sender::new(cadence) else { return };
-    // Hits that say so, and all, in bursts of 500 us of which a part comes before the packet.
-    let hits = |before_us: u64| {
-        sender.run(cadence.period_ns, |send| {
-            let (mut say, mut all) = (0, 0);
-            for burst in 0..320 {
-                let mut had = trap::hits();
-                for (part_us, packet) in [(before_us, true), (500 - before_us, false)] {
-                    let end_ns = thread_cpu_ns() + part_us * 1_000;
-                    while thread_cpu_ns() < end_ns {
-                        // The first bursts teach what the thread does.
-                        if trap::hits() > had && burst >= 20 {
-                            all += 1;
-                            say += u32::from(packets_tell(trap::told()));
-                        }
-                        had = trap::hits();
-                    }
-                    if packet {
-                        send();
-                    }
-                }
-                // Of no even length, or ticks come at certain places of the bursts.
-                std::thread::sleep(Duration::from_micros(500 + burst * 617 % 1_400));
-            }
-            (say, all)
-        })
-    };
-    diecast_quiet::look(|| {
-        let ((none, often), (each, seldom)) = (hits(50), hits(480));
-        // 150 ms: a tick in 927 us without, and half of that before the next with.
-        assert!(none == 0 && (110..=240).contains(&often), "{none} of {often}");
-        assert!(each == seldom && (60..=often * 17 / 20).contains(&seldom), "{each} of {seldom}, {often} without");
-    });
-}
-
 /// A receive, 300 us of work, and what a hit may be: a SIGTRAP whose handler takes 100 us. One in five comes right after the
 /// receive, as one that was overdue does.
 fn hits() {
@@ -661,12 +470,12 @@ fn hits() {
     };
     let mut before = none;
     for _ in 0..5 {
-        egress.set_hit_cost(cookie, 0, 900_000).unwrap();
+        egress.set_hit_cost(cookie, HitCost { period_ns: 900_000, ..HitCost::default() }).unwrap();
         pieces(20);
         let seen = egress.counted(cookie).unwrap();
         add(&mut with_hits, &seen, &before);
         // A piece that is longer than what lies between two hits is left out; what they add, three in five, is no part of bursts.
-        egress.set_hit_cost(cookie, 100_000, 200_000).unwrap();
+        egress.set_hit_cost(cookie, HitCost { added_ns: 100_000, period_ns: 200_000, pays_ns: 0 }).unwrap();
         pieces(20);
         before = egress.counted(cookie).unwrap();
         assert_eq!(total(&before)[0], total(&seen)[0]);
@@ -683,6 +492,52 @@ fn hits() {
     assert!((40.0..80.0).contains(&less_us), "{less_us} us, {with_hits:?} {without:?}");
     drop(go);
     running.join().unwrap();
+}
+
+/// A sleep in which a thread pays before a wait ends its piece of work, and what it takes is no part of bursts.
+#[test]
+fn what_a_thread_pays_is_no_part_of_its_work() {
+    look(pays);
+}
+
+fn pays() {
+    let egress = Egress::load().unwrap();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    // Mean bursts and pieces of 300 us of work, and 100 us to pay, µs; what that is thought to take, in turns.
+    let (mut bursts, mut pieces) = ([[0.0; 2]; 2], [0.0; 2]);
+    for turn in 0..6 {
+        let pays_ns = [0, 100_000][turn % 2];
+        egress.set_hit_cost(cookie, HitCost { added_ns: 0, period_ns: 900_000, pays_ns }).unwrap();
+        let before = egress.counted(cookie).unwrap();
+        in_netns(ns.as_fd(), || {
+            // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
+            let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+            poll_ms(1);
+            for _ in 0..40 {
+                a.send(b"request").unwrap();
+                b.recv(&mut [0; 16]).unwrap();
+                spin(Duration::from_micros(300));
+                meter_sleep(Duration::from_micros(500), METER_PAYS);
+                spin(Duration::from_micros(100));
+                poll_ms(1);
+            }
+        })
+        .unwrap();
+        let after = egress.counted(cookie).unwrap();
+        let new = after.bursts.since(&before.bursts);
+        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flatten().sum::<f64>();
+        bursts[turn % 2][0] += sum(&new.count);
+        bursts[turn % 2][1] += sum(&new.cpu_ns) / 1e3;
+        after.hits.since(&before.hits).0.iter().for_each(|of_kind| {
+            pieces[0] += of_kind[0];
+            pieces[1] += of_kind[1];
+        });
+    }
+    let [with_us, without_us] = bursts.map(|[n, us]| us / n);
+    assert!(bursts.iter().all(|b| b[0] >= 100.0) && (200.0..=240.0).contains(&pieces[0]), "{bursts:?} {pieces:?}");
+    assert!((80.0..120.0).contains(&(with_us - without_us)), "{with_us} and {without_us} us");
+    let piece_us = pieces[1] / pieces[0];
+    assert!((300.0..370.0).contains(&piece_us), "{piece_us} us a piece");
 }
 
 fn trailers() {
@@ -772,7 +627,7 @@ fn trailers() {
         poll_ms(1);
         poll_ms(20);
         spin(Duration::from_micros(300));
-        meter_sleep(Duration::from_millis(25));
+        meter_sleep(Duration::from_millis(25), METER_SLEEP);
         spin(Duration::from_micros(300));
         poll_ms(1);
     })

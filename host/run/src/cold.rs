@@ -10,7 +10,7 @@ use diecast_core_cpu::{
     Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, interrupt_part, mean_switch_ns,
 };
 use diecast_core_vtime::RealNs;
-use diecast_host_egress::{Counted, Egress, WakeTimes};
+use diecast_host_egress::{Counted, Egress, HitCost, WakeTimes};
 use diecast_host_supervisor::{NodeFrame, SPEED_ONE_PPM};
 use diecast_host_sys::time;
 
@@ -88,6 +88,9 @@ struct Learner {
     /// What the blob saw of a hit, ns; hits and their sum by the last reading.
     hits_seen: Mean,
     hits_read: [u64; 2],
+    /// CPU time that blobs saw sleeps before waits take.
+    pays_seen: Mean,
+    pays_read: [u64; 2],
     /// Charged by the last reading, real CPU ns, and when that was.
     charged_ns: u64,
     read_at: RealNs,
@@ -311,8 +314,11 @@ impl Learner {
             page.after_hit_ns.store(hidden_ns.saturating_sub(probed_ns), Relaxed);
             added_ns = hidden_ns + seen_ns as u64;
         }
+        let [pays, all_ns] = grown(&mut self.pays_read, [&k.pays, &k.seen_pays_ns].map(|c| c.load(Relaxed)));
+        self.pays_seen.add(keep, pays, all_ns);
+        let cost = HitCost { added_ns, period_ns: self.frame.hits_apart_ns(), pays_ns: self.pays_seen.mean() as u64 };
         // A map that refuses has what it was told last.
-        let _ = egress.set_hit_cost(self.cookie, added_ns, self.frame.hits_apart_ns());
+        let _ = egress.set_hit_cost(self.cookie, cost);
     }
 
     /// All that is known.
@@ -393,6 +399,8 @@ pub(crate) fn start_learning(
             hits: HitSums::default(),
             hits_seen: Mean::default(),
             hits_read: [0; 2],
+            pays_seen: Mean::default(),
+            pays_read: [0; 2],
             charged_ns: 0,
             read_at: RealNs(0),
         };
