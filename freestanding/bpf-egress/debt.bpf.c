@@ -172,7 +172,7 @@ struct burst {
 	__u32 kind;
 	// Hits of the meter in it.
 	__u32 hits;
-	// Its present piece of work, up to the next receive: CPU time at its start, hits, and whether it counts: it began with a
+	// Its present piece of work, up to the next receive or where it pays: CPU time at its start, hits, and whether it counts: it began with a
 	// receive, and any tick in it is a hit.
 	__u64 piece_from_ns;
 	__u32 piece_hits;
@@ -351,12 +351,12 @@ static __always_inline void packet_ends(__u64 *sums, struct burst *b, __u64 cpu_
 
 // A thread sleeps for the meter. Before a wait of the program's its piece of work is over, and what it takes from here on to its
 // next is not its own.
-static __always_inline void before_wait(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
+static __always_inline void sleeps_for_meter(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
 {
 	__u64 cpu_ns = task->se.sum_exec_runtime;
 	struct hit_cost *cost;
 
-	if (!pays((struct pt_regs *)bpf_task_pt_regs(task)))
+	if (!pays_before_wait((struct pt_regs *)bpf_task_pt_regs(task)))
 		return;
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	if (cost)
@@ -375,7 +375,7 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
 	if (next >= WAIT_KINDS) {
-		before_wait(node, cookie, task, b);
+		sleeps_for_meter(node, cookie, task, b);
 		return;
 	}
 	if (!cpu_ns) {

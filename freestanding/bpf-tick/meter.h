@@ -9,8 +9,8 @@
 #define NR_FUTEX 202
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
-// Above it: the thread pays before a wait of the program's, without a hit.
-#define METER_PAYS 1
+// Above it (core/abi, METER_PAYS, is both): the thread pays before a wait of the program's, without a hit.
+#define PAYS 1
 
 struct meter {
 	// The CPU time that it had used as it first got a core after its last hit, or after its last packet that told what it had
@@ -19,7 +19,7 @@ struct meter {
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;
 	// Of a thread that has sent a packet: the CPU time that it had used when it got its core last, and CLOCK_MONOTONIC then, ns;
-	// and at its last hit.
+	// and at its last hit; after it has paid before a wait half a period more than it had then.
 	__u64 on_cpu_ns;
 	__u64 on_ns;
 	__u64 last_hit_cpu_ns;
@@ -46,9 +46,9 @@ static __always_inline bool is_meters_sleep(__u64 nr, struct pt_regs *regs)
 }
 
 // Whether a sleep of the meter's own is one before a wait.
-static __always_inline bool pays(struct pt_regs *regs)
+static __always_inline bool pays_before_wait(struct pt_regs *regs)
 {
-	return BPF_CORE_READ(regs, r8) >> 32 == METER_PAYS;
+	return BPF_CORE_READ(regs, r8) >> 32 == PAYS;
 }
 
 // The thread blocks, for another reason than the meter.

@@ -246,9 +246,13 @@ static __always_inline void blocks(struct meter *meter, struct task_struct *task
 
 	if (!is_meters_sleep(BPF_CORE_READ(regs, orig_ax), regs))
 		burst_is_over(meter, task->se.sum_exec_runtime);
-	else if (pays(regs))
-		// It owes nothing then: no tick within a period is a hit.
+	else if (pays_before_wait(regs)) {
+		// It owes nothing then: no tick within a period is a hit, nor is it overdue; what its core stood still its packets
+		// have told.
 		meter->last_hit_cpu_ns = task->se.sum_exec_runtime + period_ns / 2;
+		meter->hit_ns = NEVER;
+		meter->paused_ns = 0;
+	}
 }
 
 SEC("tp_btf/sched_switch")

@@ -164,11 +164,17 @@ fn cpu_time_agrees_with_itself_and_timers_count_it() {
 }
 
 #[test]
+fn cpu_time_agrees_with_its_limits() {
+    conforms(&[&c("usage", false), "limits"], &FRAMES);
+}
+
+#[test]
 fn timers_and_sleeps_by_cpu_clocks_are_the_programs() {
     conforms(&[&c("cputimers", false)], &FRAMES);
 }
 
-/// What it owes by its ledger it sleeps before it looks, and can be interrupted there as in its work.
+/// Looks for more to do, with signals and cancellation amid the work before, of a thread that its hits put to sleep; of one whose
+/// packets tell what it uses see the system tests' `owed`.
 #[test]
 fn who_looks_for_more_has_done_what_it_did() {
     conforms(&[&c("owed", false)], &FRAMES);

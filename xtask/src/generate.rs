@@ -82,8 +82,8 @@ SIGSYS, SIGTRAP and seccomp filters as the program left them.
 - The descriptor is one of a memory file: fstat and fstatfs say so, and so does its link in /proc/PID/fd. Its text is that \
 of the open, or of the last time that lseek went to its beginning; pread does not make it anew. A process whose \
 RLIMIT_FSIZE is smaller than the text, or that opens for writing too, gets the kernel's file.
-- Cores of a metered node did what the ledger was charged, each an equal part; the kernel's part of it is sampled at \
-each hit. Without a meter they did what the host's did. Interrupts, context switches and procs_running are the host's.
+- Cores of a metered node did what the ledger was charged, each an equal part; the kernel's part of it is sampled \
+at hits, which a thread that pays before its waits has few of. Without a meter they did what the host's did. Interrupts, context switches and procs_running are the host's.
 - What packets interrupt counts as CPU time of the node's threads where the host's kernel does so, in labs: as a mean that \
 forgets half in 17 s of real time, spread evenly over all threads. Work for packets is in no row of /proc/stat.
 - Load averages begin at zero and count the node's threads.
@@ -165,11 +165,10 @@ groups that a program makes.
 core (13 to 16 us in virtual machines), but for a TDF-th of both: a client that measures finds answers some 20 us too fast. What it \
 sends leaves in time.
 - A thread looks for more to do before the original's would, by what it owes for its last slice, and finds less: a quarter of a \
-slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwait2, or poll, select and the like with a timeout; up \
-to three slices where it looks by these without one (or 0), by epoll_pwait so, or by the read itself. Then a level-triggered epoll \
-tells of one request where the original's tells of several, some of which overtake others.
-- A thread that musl, or glibc from 2.41 on, cancels in the microseconds between its call's trap and its wait is cancelled when \
-that wait ends.
+slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwait2, or by epoll_pwait, poll, ppoll, select and \
+pselect6 with a timeout or a mask; up to four slices where it looks by these without, by poll and epoll_pwait with 0, by the read \
+itself, or in a node where threads have weights or cores of their own. Then a level-triggered epoll tells of one request where the \
+original's tells of several, some of which overtake others.
 - A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
 - Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
 system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \
@@ -178,8 +177,8 @@ shadow stacks are untested, for want of a processor.
 - Pid namespaces that a program makes itself: threads of two of them with the same number share what is known of a thread's \
 CPU time, so two such containers in one node or frame are charged each other's. One alone is right.
 - CLOCK_PROCESS_CPUTIME_ID in a child of vfork shows its parent's CPU time, whose page it has, until its exec.
-- pthread_cancel that meets a thread in the microsecond between a trapped call and the kernel's acts when that call ends, \
-where the C library looks at the instruction pointer.
+- pthread_cancel that meets a thread in the microsecond between a trapped call and the kernel's acts when that call ends (epoll_wait without a \
+timeout too), where the C library looks at the instruction pointer, as musl and glibc from 2.41 on do.
 - While a hit of one thread looks at its schedstat, a child that another thread forks gets that descriptor too, until its \
 exec (2 of 600 forks under six busy threads).
 - A process that may map no memory (mlockall with MCL_FUTURE at its RLIMIT_MEMLOCK) reads /proc in real time.
@@ -279,8 +278,8 @@ TCP_DEFER_ACCEPT, TCP_USER_TIMEOUT), but not those of connections that nobody ha
 their way (SCM_RIGHTS), and of sockets that are closed. What the kernel's range cut before the first change stays cut. SO_MAX_PACING_RATE, TCP_TX_DELAY, \
 TCP_RTO_MIN_US, TCP_DELACK_MAX_US, TCP_RTO_MAX_MS, the connect timeout of vsocks and the ends of keys stay as they were set.
 - Sysctls of the network that a program has changed are left as they are.
-- A thread that sleeps for its CPU time at the change sleeps out that grain at the old rate: after a fall of the TDF up to \
-one grain times the old TDF too long.
+- A thread that sleeps for its CPU time at the change sleeps out that grain (before a wait \
+up to four) at the old rate: after a fall of the TDF up to that times the old TDF too long.
 - mq_timedsend, mq_timedreceive, futex_waitv and FUTEX_LOCK_PI that the kernel restarts by itself after a handler with \
 SA_RESTART end late, never early, where the TDF fell during that handler.
 - A flow of datagrams through the gateway ends after a minute by the TDF of the start.

@@ -78,7 +78,7 @@ impl ThreadSlot {
         (word & !(HIT_SINCE | TELLS), word & HIT_SINCE != 0)
     }
 
-    /// Keeps both.
+    /// Keeps both, and what the last hit said of packets.
     #[inline(always)]
     pub fn set_burst(&self, ns: u64, of_hit: bool) {
         let tells = self.burst_ns.load(Relaxed) & TELLS;
@@ -91,11 +91,10 @@ impl ThreadSlot {
         self.burst_ns.load(Relaxed) & TELLS != 0
     }
 
-    /// A hit says so, or that they don't.
+    /// A hit keeps where it found the burst, and says so, or that they don't.
     #[inline(always)]
-    pub fn set_packets_tell(&self, tell: bool) {
-        let word = self.burst_ns.load(Relaxed) & !TELLS;
-        self.burst_ns.store(word | if tell { TELLS } else { 0 }, Relaxed);
+    pub fn set_burst_of_hit(&self, ns: u64, tell: bool) {
+        self.burst_ns.store(ns | HIT_SINCE | if tell { TELLS } else { 0 }, Relaxed);
     }
 }
 
@@ -179,14 +178,15 @@ mod tests {
         let slot = ThreadSlot::default();
         let seen = |s: &ThreadSlot| (s.burst(), s.packets_tell());
         assert_eq!(seen(&slot), ((0, false), false));
-        slot.set_burst(70, true);
-        slot.set_packets_tell(true);
+        slot.set_burst_of_hit(70, true);
         assert_eq!(seen(&slot), ((70, true), true));
         // A packet is charged: what the last hit said of packets stays.
         slot.set_burst(1_000_000, false);
         assert_eq!(seen(&slot), ((1_000_000, false), true));
-        slot.set_packets_tell(false);
-        assert_eq!(seen(&slot), ((1_000_000, false), false));
+        slot.set_burst(80, true);
+        assert_eq!(seen(&slot), ((80, true), true));
+        slot.set_burst_of_hit(90, false);
+        assert_eq!(seen(&slot), ((90, true), false));
     }
 
     #[test]

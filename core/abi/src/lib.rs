@@ -149,7 +149,7 @@ pub struct ThreadSlot {
     /// Thread CPU time (real, raw) up to which everything is charged or is meter cost. Changed by `account_to` only: who
     /// accounts for some adds that much, so that nothing is lost where the thread and the emulator do it at once.
     pub last_cpu_ns: AtomicU64,
-    /// Real CLOCK_MONOTONIC when the last hit returned to the program or the last charged packet left.
+    /// Real CLOCK_MONOTONIC when the last hit returned to the program, it had paid before a wait, or the last charged packet left.
     pub last_wall_ns: AtomicU64,
     /// Virtual instant at which the last charged work ends.
     pub finish_v_ns: AtomicU64,
@@ -158,7 +158,7 @@ pub struct ThreadSlot {
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,
     /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count; and
-    /// a flag (see [`ThreadSlot::burst`]).
+    /// two flags (see [`ThreadSlot::burst`], [`ThreadSlot::packets_tell`]).
     pub burst_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,
@@ -167,12 +167,12 @@ pub struct ThreadSlot {
     /// CPU time of this thread that was the meter's own, less what interrupts on the original would have added: that may be more,
     /// so in two's complement (see core/cpu, interrupts).
     pub cost_ns: AtomicU64,
-    /// The node's charged total when the last hit returned.
+    /// The node's charged total by its last charge.
     pub node_charged_ns: AtomicU64,
     /// CPU time charged to this thread.
     pub charged_ns: AtomicU64,
     /// Context switches of this thread by its last charge, the last sixteen bits; above them those of its own will by its
-    /// last hit.
+    /// last hit, or by its last sleep before a wait.
     pub switches: AtomicU64,
     /// The part of `cost_ns` that the process has not been told of: the emulator can't.
     pub untold_cost_ns: AtomicU64,

@@ -7,7 +7,7 @@
 //! common beyond that is what hits added.
 //!
 //! A thread that slept finds more to do. So work is looked at in *pieces*, from one receive to the next or to where the thread
-//! blocks, and those that don't begin with a receive don't count.
+//! blocks or pays before a wait, and those that don't begin with a receive don't count.
 //!
 //! What the probe knows is taken off at the hit. What code takes longer after it is taken off where it occurs, at the first
 //! packet or hit since: a program that works until its CPU clock says so would have the time that is taken off amid that, and

@@ -176,7 +176,7 @@ rows! {
     (228, clock_gettime, CLOCK_GETTIME, Clock, Trap(Any(&[NonNull(1)])), "all clock ids; CPU clocks in virtual CPU time", "clocks"),
     (229, clock_getres, CLOCK_GETRES, Clock, Trap(Any(&[NonNull(1)])), "coarse clocks have a tick divided by the TDF", "clocks"),
     (230, clock_nanosleep, CLOCK_NANOSLEEP, Wait, Trap(Any(&[NonNull(2)])), "relative and absolute", "waits"),
-    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Always), "served by epoll_pwait2, as poll; a thread whose packets tell what it uses sleeps first for what it owes", "waits"),
+    (232, epoll_wait, EPOLL_WAIT, Wait, Trap(Always), "with a timeout served by epoll_pwait2, as poll; a thread whose packets tell what it uses sleeps first for what it owes", "waits"),
     (234, tgkill, TGKILL, Signal, Trap(Any(&[LowIn { arg: 2, clear: 0, values: &[5] }])), "as tkill", "sentraps"),
     (235, utimes, UTIMES, Clock, Trap(Any(&[NonNull(1)])), "as utime", "files"),
     (242, mq_timedsend, MQ_TIMEDSEND, Wait, Trap(Any(&[NonNull(4)])), "absolute", "waits"),

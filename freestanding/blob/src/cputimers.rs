@@ -1,10 +1,10 @@
 //! Timers that count CPU time, in a metered node.
 //!
 //! The kernel's count includes the meter's own CPU time, which is known only afterwards: its timer would fire early.
-//! So each is kept here by its virtual deadline, looked at after every hit, and the kernel's timer is told to fire
+//! So each is kept here by its virtual deadline, looked at after every hit and where a thread pays before a wait, and the kernel's timer is told to fire
 //! when the deadline is there. Meanwhile the kernel's is armed for long after, for threads without a meter.
 //!
-//! ITIMER_VIRTUAL and ITIMER_PROF outlive the image: the kernel's hold what is left of them, as of the last hit, plus
+//! ITIMER_VIRTUAL and ITIMER_PROF outlive the image: the kernel's hold what is left of them, as of the last of these, plus
 //! [`STOLEN_MAX_NS`], and the next image's page begins with that.
 
 use core::sync::atomic::AtomicU64;
@@ -138,7 +138,7 @@ fn set_kernels(index: usize, value_ns: u64, interval_ns: u64) {
     sys::own(nr::SETITIMER, [(index - TIMERS_MAX + 1) as u64, &raw const p as u64, 0, 0, 0, 0]);
 }
 
-/// After a hit of a thread that blocks these signals: has a deadline come? A child of vfork finds its parent's timers.
+/// After a hit, or what pays for one, of a thread that blocks these signals: has a deadline come? A child of vfork finds its parent's timers.
 #[inline(never)]
 pub fn check(blocked: u64) {
     if signals::is_guest() {

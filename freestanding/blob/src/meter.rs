@@ -53,8 +53,10 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     if (i.code == TRAP_PERF || i.code == SI_KERNEL) && is_hit(i.word1) {
         // SAFETY: as above.
         let u = unsafe { &*uc };
-        // One that pays before a wait charges what this would.
-        if !interrupt::pays(u) {
+        if interrupt::pays(u) {
+            // What it owes is charged there.
+            node().slot(sys::gettid()).into_iter().for_each(sentraps::look);
+        } else {
             // On its way out of a system call: there rcx holds where it goes on.
             hit(i.word1, i.code == SI_KERNEL, u.regs[reg::RCX] == u.regs[reg::RIP]);
         }
@@ -135,7 +137,8 @@ pub fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
 }
 
 /// Takes the slot. The emulator holds one for less than a microsecond, and never while this thread could keep it from
-/// running; one that died while it did must not stop the program.
+/// running, as the thread itself does where it pays before a wait, with all signals blocked; one that died while it did must not
+/// stop the program.
 fn hold(slot: &ThreadSlot) {
     for _ in 0..100_000 {
         if slot.try_hold() {
@@ -316,8 +319,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     slot.last_wall_ns.store(woke, Relaxed);
     slot.gap_ns.store(cold_gap, Relaxed);
-    slot.set_burst(burst, true);
-    slot.set_packets_tell(packets_tell(told));
+    slot.set_burst_of_hit(burst, packets_tell(told));
     // The switch after its own sleep is in the handler's own time.
     slot.switches.store(usage::switches(), Relaxed);
     sentraps::look(slot);

@@ -25,13 +25,15 @@ const SLEEPS_MAX: u32 = 4;
 struct Here {
     cpu_ns: u64,
     at: RealNs,
+    switches: u64,
 }
 
 /// Before a wait that may find something already.
 #[inline(never)]
 pub fn before_wait() {
     let n = node();
-    if n.metered.load(Relaxed) == 0 {
+    // Only hits know of weights, and of the cores that a thread has been pinned to since.
+    if n.metered.load(Relaxed) == 0 || n.weighted.load(Relaxed) != 0 || n.sched.used() {
         return;
     }
     let Some(slot) = n.slot(sys::gettid()) else { return };
@@ -39,24 +41,33 @@ pub fn before_wait() {
     if !slot.packets_tell() {
         return;
     }
-    let here = Here { cpu_ns: clock::thread_cpu(), at: clock::now_real() };
+    let (cpu_ns, at) = (clock::thread_cpu(), clock::now_real());
     let segment = n.segment();
-    let now = segment.v_of(here.at);
-    // At most: it may have waited for its core.
-    let used = here.cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed));
-    let began = segment.v_of(RealNs(here.at.0.saturating_sub(used)));
-    let before = VirtNs(slot.finish_v_ns.load(Relaxed));
-    let due = done(n, slot, used, before.max(began));
-    if is_worth(now, due) {
-        pay(slot, here, began);
+    // It may have waited for its core: no later than this.
+    let (before, used) = unpaid(slot, cpu_ns);
+    let began = segment.v_of(RealNs(at.0.saturating_sub(used)));
+    if is_worth(segment.v_of(at), done(n, before.max(began), n.slowness().mul_floor(used))) {
+        pay(slot, Here { cpu_ns, at, switches: usage::switches() }, began);
     }
+}
+
+/// When what is charged so far ends, and CPU time since. The emulator moves the first before the second: where it does so now
+/// the sum is too little.
+fn unpaid(slot: &ThreadSlot, cpu_ns: u64) -> (VirtNs, u64) {
+    let finish = VirtNs(slot.finish_v_ns.load(Relaxed));
+    (finish, cpu_ns.saturating_sub(slot.last_cpu_ns.load(Relaxed)))
 }
 
 fn is_worth(now: VirtNs, due: VirtNs) -> bool {
     due.0 > now.0.saturating_add(turns::slice_v_ns() / WORTH_PART)
 }
 
-/// What of this CPU time is the program's work of its present burst, at the usual speed and as warm as on the original
+/// When work that could begin at `earliest` would have ended, without a charge.
+fn done(n: &NodePage, earliest: VirtNs, work_v_ns: u64) -> VirtNs {
+    if work_v_ns == 0 { earliest } else { ledger::finish_of(n.entries(), 0, earliest, work_v_ns) }
+}
+
+/// What of some CPU time is the program's work of its present burst, at the usual speed and as warm as on the original
 /// machine; what of it was cold; and what was not the program's.
 struct Work {
     warm_ns: u64,
@@ -64,29 +75,18 @@ struct Work {
     cost_ns: u64,
 }
 
-#[inline(always)]
-fn work_of(n: &NodePage, slot: &ThreadSlot, used_ns: u64, switches: u64) -> Work {
+/// `beside_ns` is of what is not the program's beside switches.
+#[inline(never)]
+fn work_of(slot: &ThreadSlot, used_ns: u64, switches: u64, beside_ns: u64) -> Work {
+    let n = node();
     let usual = ledger::at_usual_speed(n.slow_discount.load(Relaxed), used_ns);
     let (burst, hit_before) = slot.burst();
     let after_hit = if hit_before { n.after_hit_ns.load(Relaxed) } else { 0 };
-    let cost_ns = ledger::SwitchCost::of_node(n, switch_part()).of(switches, after_hit, usual);
+    let beside_ns = beside_ns.saturating_add(after_hit);
+    let cost_ns = ledger::SwitchCost::of_node(n, switch_part()).of(switches, beside_ns, usual);
     let work = usual - cost_ns;
     let warm_ns = ledger::warm_ns(&n.cold_discount, slot.gap_ns.load(Relaxed), burst, work);
     Work { warm_ns, cold_ns: work - warm_ns, cost_ns }
-}
-
-fn cores_of(n: &NodePage, slot: &ThreadSlot) -> u64 {
-    if n.sched.used() { n.pinned(slot.tid.load(Relaxed)).map_or(0, |cores| cores.load(Relaxed)) } else { 0 }
-}
-
-/// When work that took so much and could begin at `earliest` would have ended, without a charge.
-#[inline(never)]
-fn done(n: &NodePage, slot: &ThreadSlot, used_ns: u64, earliest: VirtNs) -> VirtNs {
-    let work_v_ns = n.slowness().mul_floor(work_of(n, slot, used_ns, 0).warm_ns);
-    if work_v_ns == 0 {
-        return earliest;
-    }
-    ledger::finish_of(n.entries(), cores_of(n, slot), earliest, work_v_ns)
 }
 
 #[inline(never)]
@@ -95,46 +95,64 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) {
     let k = &n.counters;
     let known = slot.switches.load(Relaxed);
     // One that has not waited since its last sleep for the meter goes on where it was.
-    let began = if ledger::has_waited(known, usage::switches()) { began } else { VirtNs(0) };
+    let began = if ledger::has_waited(known, here.switches) { began } else { VirtNs(0) };
     let charged_to = slot.last_cpu_ns.load(Relaxed);
-    let handlers = interrupt::seen();
-    let (mut woke, mut late_ns) = (here.at.0, 0u64);
-    for _ in 0..SLEEPS_MAX {
-        let last = slot.last_cpu_ns.load(Relaxed);
-        let before = VirtNs(slot.finish_v_ns.load(Relaxed));
-        // Once a packet was charged since, that is known.
-        let earliest = if last == charged_to { before.max(began) } else { before };
-        let due = done(n, slot, here.cpu_ns.saturating_sub(last), earliest);
+    let (mut woke, mut late_ns, mut sleeps, mut handled) = (here.at.0, 0u64, 0, false);
+    while sleeps < u64::from(SLEEPS_MAX) {
+        let (before, used) = unpaid(slot, here.cpu_ns);
+        // Once a packet was charged, what was before it is known.
+        let is_charged = slot.last_cpu_ns.load(Relaxed) != charged_to;
+        let (earliest, switches, packet_ns) = if is_charged {
+            (before, 0, 0)
+        } else {
+            (before.max(began), ledger::switches_since(known, here.switches), n.own_packet_ns.load(Relaxed))
+        };
+        let work = work_of(slot, used, switches, packet_ns);
+        let due = done(n, earliest, n.slowness().mul_floor(work.warm_ns));
         let segment = n.segment();
         let wake = segment.r_of(due).0;
         if !is_worth(segment.v_of(RealNs(woke)), due) || wake <= woke || wake == u64::MAX {
             break;
         }
-        woke = sleep_until(wake);
-        let late = woke.saturating_sub(wake);
-        count(&k.sleep_late, late);
-        late_ns += late;
+        let slept = sleep_until(wake);
+        woke = slept.woke;
+        sleeps += 1;
         n.busy_r_ns.fetch_max(woke, Relaxed);
+        handled |= slept.handled;
+        if slept.asked {
+            break;
+        }
+        if !slept.handled {
+            let late = woke.saturating_sub(wake);
+            count(&k.sleep_late, late);
+            late_ns += late;
+        }
     }
-    // A handler of the program's that does not return would keep the slot.
-    let mask = signals::set_kernel_mask_of(!signals::ours(), METER_PAYS);
+    // Where a handler forked, the slot is its parent's.
+    if sleeps == 0 || handled && slot.tid.load(Relaxed) != sys::gettid() {
+        return;
+    }
+    // Who is interrupted with the slot, by a handler that does not return, would keep it. A hit waits, and then finds nothing
+    // to charge. Calls of the blob's own are trapped by nobody.
+    let open = signals::ours() & !(signals::SIGSYS_BIT | signals::SIGTRAP_BIT);
+    let mask = signals::set_kernel_mask_of(!open, METER_PAYS);
     k.charges_begun.fetch_add(1, AcqRel);
-    // Where a hit or a packet is being charged, the next charge has this.
+    // Where a packet is being charged, the next charge has this.
     if slot.try_hold() {
         settle(slot, here, if slot.last_cpu_ns.load(Relaxed) == charged_to { began } else { VirtNs(0) });
-        // As a hit does: it has a meter.
+        // What it has used is charged: it has a meter.
         slot.hits.fetch_add(1, Relaxed);
         slot.last_wall_ns.store(woke, Relaxed);
         slot.explained_ns.fetch_add(late_ns, Relaxed);
         slot.switches.store(usage::switches(), Relaxed);
-        let after = clock::thread_cpu();
-        let last = slot.last_cpu_ns.load(Relaxed);
         // What a handler of the program's did meanwhile is charged next.
-        let seen = if interrupt::seen() == handlers { after.saturating_sub(here.cpu_ns.max(last)) } else { 0 };
+        let seen = if handled { 0 } else { clock::thread_cpu().saturating_sub(here.cpu_ns) };
         slot.account_to(0, seen);
         slot.release();
-        k.pays.fetch_add(1, Relaxed);
-        k.seen_pays_ns.fetch_add(seen, Relaxed);
+        if !handled {
+            k.pays.fetch_add(sleeps, Relaxed);
+            k.seen_pays_ns.fetch_add(seen, Relaxed);
+        }
         add_cost(slot, seen, 0);
     }
     k.charges_done.fetch_add(1, AcqRel);
@@ -145,19 +163,36 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) {
     signals::set_kernel_mask_of(mask, METER_PAYS);
 }
 
-/// The instant it woke, not before this one. Handlers of the program's run meanwhile, as on the original machine, which is at
-/// work, and may not return.
-fn sleep_until(real_ns: u64) -> u64 {
-    let word = 0u32;
-    loop {
+/// How a sleep ended.
+struct Slept {
+    woke: u64,
+    /// A handler may have run.
+    handled: bool,
+    /// Another thread waits for a lock that this one may hold, as it would not on the original machine yet.
+    asked: bool,
+}
+
+/// Until a real instant, or until another thread begins to wait for a lock. Handlers of the program's run meanwhile, as on the
+/// original machine, which is at work, and may not return: then a sleeper too many is asked.
+fn sleep_until(real_ns: u64) -> Slept {
+    let own = &process().own;
+    let first = own.asked.load(Relaxed);
+    let before = interrupt::seen();
+    let mut handled = false;
+    own.sleepers.fetch_add(1, Relaxed);
+    let (woke, asked) = loop {
         let now = clock::now_real().0;
-        if now >= real_ns {
-            return now;
+        let asked = own.asked.load(Relaxed) != first;
+        if now >= real_ns || asked {
+            break (now, asked);
         }
         let t = clock::timespec(real_ns);
-        let (at, until) = (&raw const word as u64, &raw const t as u64);
-        sys::own(FUTEX, [at, FUTEX_WAIT_BITSET_PRIVATE, 0, until, METER_PAYS, ANY]);
-    }
+        let (word, until) = (&raw const own.asked as u64, &raw const t as u64);
+        let r = sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, u64::from(first), until, METER_PAYS, ANY]);
+        handled |= r == sys::EINTR && interrupt::seen() != before;
+    };
+    own.sleepers.fetch_sub(1, Relaxed);
+    Slept { woke, handled, asked }
 }
 
 /// Charges what no packet told of what the thread has used until `here`, and could begin at `began`.
@@ -170,17 +205,15 @@ fn settle(slot: &ThreadSlot, here: Here, began: VirtNs) {
     if used == 0 {
         return;
     }
-    let switches = ledger::switches_since(slot.switches.load(Relaxed), usage::switches());
-    // The last was to sleep here, and is in the time of that.
-    let work = work_of(n, slot, used, switches.saturating_sub(1));
+    let work = work_of(slot, used, ledger::switches_since(slot.switches.load(Relaxed), here.switches), 0);
     let usual = work.warm_ns + work.cold_ns + work.cost_ns;
     let earliest = VirtNs(slot.finish_v_ns.load(Relaxed)).max(began);
     let now = n.segment().v_of(here.at);
-    let c = ledger::charge(n.entries(), cores_of(n, slot), now, earliest, n.slowness().mul_floor(work.warm_ns));
+    let c = ledger::charge(n.entries(), 0, now, earliest, n.slowness().mul_floor(work.warm_ns));
     k.charged_ns.fetch_add(work.warm_ns, Relaxed);
     k.cold_ns.fetch_add(work.cold_ns, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
-    k.clamped.fetch_add(c.clamped as u64, Relaxed);
+    k.clamped.fetch_add(u64::from(c.clamped), Relaxed);
     if c.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
         k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);

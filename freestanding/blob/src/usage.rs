@@ -234,7 +234,7 @@ fn limit_out(real: u64) -> u64 {
     (node().slowness().mul_floor(real * NS_PER_S) + 1000) / NS_PER_S
 }
 
-/// After a hit of a thread that blocks these signals: has its process used its RLIMIT_CPU? As the kernel does, SIGXCPU once a
+/// After a hit, or what pays for one, of a thread that blocks these signals: has its process used its RLIMIT_CPU? As the kernel does, SIGXCPU once a
 /// second, then SIGKILL. Looked at once a second at least: another process may have set it.
 #[inline(never)]
 pub fn meet_cpu_limit(blocked: u64) {
