@@ -46,8 +46,16 @@ pub fn before_wait() {
     // It may have waited for its core: no later than this.
     let (before, used) = unpaid(slot, cpu_ns);
     let began = segment.v_of(RealNs(at.0.saturating_sub(used)));
-    if is_worth(segment.v_of(at), done(n, before.max(began), n.slowness().mul_floor(used))) {
-        pay(slot, Here { cpu_ns, at, switches: usage::switches() }, began);
+    if !is_worth(segment.v_of(at), done(n, before.max(began), n.slowness().mul_floor(used))) {
+        return;
+    }
+    // As after a hit, which there are few of.
+    if let Some(mask) = pay(slot, Here { cpu_ns, at, switches: usage::switches() }, began) {
+        if process().own.cpu_timers.load(Relaxed) != 0 {
+            cputimers::check(mask);
+        }
+        usage::meet_cpu_limit(mask);
+        signals::set_kernel_mask_of(mask, METER_PAYS);
     }
 }
 
@@ -89,8 +97,9 @@ fn work_of(slot: &ThreadSlot, used_ns: u64, switches: u64, beside_ns: u64) -> Wo
     Work { warm_ns, cold_ns: work - warm_ns, cost_ns }
 }
 
+/// The thread's mask where it has slept: the kernel's blocks all signals from then on.
 #[inline(never)]
-fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) {
+fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
     let n = node();
     let k = &n.counters;
     let known = slot.switches.load(Relaxed);
@@ -130,7 +139,7 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) {
     }
     // Where a handler forked, the slot is its parent's.
     if sleeps == 0 || handled && slot.tid.load(Relaxed) != sys::gettid() {
-        return;
+        return None;
     }
     // Who is interrupted with the slot, by a handler that does not return, would keep it. A hit waits, and then finds nothing
     // to charge. Calls of the blob's own are trapped by nobody.
@@ -156,11 +165,7 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) {
         add_cost(slot, seen, 0);
     }
     k.charges_done.fetch_add(1, AcqRel);
-    if process().own.cpu_timers.load(Relaxed) != 0 {
-        cputimers::check(mask);
-    }
-    usage::meet_cpu_limit(mask);
-    signals::set_kernel_mask_of(mask, METER_PAYS);
+    Some(mask)
 }
 
 /// How a sleep ended.
