@@ -158,7 +158,8 @@ static int hit(struct bpf_map *map, void *key, void *value)
 	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
 		return 0;
 	meter->hit_ns = NEVER;
-	if (meter->told_cpu_ns)
+	// Of one that has sent its first packet since it got the core, that is not known.
+	if (meter->on_ns)
 		meter->last_hit_cpu_ns = cpu_time_here(meter);
 	meter->paused_ns = 0;
 	meter->delay_ns += delay_ns;

@@ -114,6 +114,12 @@ fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
     let hits = |before_us: u64, pays: bool| {
         sender.run(cadence.period_ns, |send| {
             let (mut say, mut all) = (0, 0);
+            // A hit before the thread has given up its core since its first packet.
+            send();
+            let before = trap::hits();
+            while trap::hits() == before {}
+            send();
+            poll_ms(1);
             for burst in 0..320 {
                 let mut had = trap::hits();
                 for (part_us, packet) in [(before_us, true), (500 - before_us, false)] {
