@@ -172,8 +172,8 @@ struct burst {
 	__u32 kind;
 	// Hits of the meter in it.
 	__u32 hits;
-	// Its present piece of work, up to the next receive or where it pays: CPU time at its start, hits, and whether it counts: it began with a
-	// receive, and any tick in it is a hit.
+	// Its present piece of work, up to the next receive or where it pays: CPU time at its start, hits, and whether it counts: it
+	// began with a receive, and any tick in it is a hit.
 	__u64 piece_from_ns;
 	__u32 piece_hits;
 	__u32 piece_counts;

@@ -136,6 +136,18 @@ pub fn count(bucket_of: &[core::sync::atomic::AtomicU64], ns: u64) {
     }
 }
 
+/// What was wrong with a charge, if anything.
+pub fn count_charge(c: &ledger::Charge) {
+    let k = &node().counters;
+    if c.clamped {
+        k.clamped.fetch_add(1, Relaxed);
+    }
+    if c.forgiven_v_ns > 0 {
+        k.forgiven.fetch_add(1, Relaxed);
+        k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);
+    }
+}
+
 /// Takes the slot. The emulator holds one for less than a microsecond, and never while this thread could keep it from
 /// running, as the thread itself does where it pays before a wait, with all signals blocked; one that died while it did must not
 /// stop the program.
@@ -258,13 +270,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         k.system_ns.fetch_add(work, Relaxed);
     }
     slot.charged_ns.fetch_add(work, Relaxed);
-    if c.clamped {
-        k.clamped.fetch_add(1, Relaxed);
-    }
-    if c.forgiven_v_ns > 0 {
-        k.forgiven.fetch_add(1, Relaxed);
-        k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);
-    }
+    count_charge(&c);
     if now_v > c.finish {
         count(&k.late_v, now_v.0 - c.finish.0);
     }
@@ -295,7 +301,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     if wake > now_r.0 && wake != u64::MAX && !held_later {
         let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(ahead_v_ns()) };
         let mut asked;
-        (woke, asked) = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0);
+        Slept { woke, asked, .. } = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0, METER_SLEEP);
         // A pause, or a change of rate, while it slept: the slice still takes its virtual time.
         while !asked && n.segment() != segment {
             let anew = n.segment().r_of(c.finish).0;
@@ -303,7 +309,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
                 break;
             }
             wake = anew;
-            (woke, asked) = sleep_until(anew, anew);
+            Slept { woke, asked, .. } = sleep_until(anew, anew, METER_SLEEP);
         }
         let late = woke.saturating_sub(wake);
         count(&k.sleep_late, late);
@@ -348,7 +354,7 @@ fn wait_for(turn: &turns::Turn, slot: &ThreadSlot, mut woke: u64) -> u64 {
             return woke;
         }
         not_before = VirtNs(now.0.max(look.0.saturating_sub(turns::slice_v_ns())));
-        woke = sleep_until(wake, wake).0;
+        woke = sleep_until(wake, wake, METER_SLEEP).woke;
         slot.explained_ns.fetch_add(woke.saturating_sub(wake), Relaxed);
         n.busy_r_ns.fetch_max(woke, Relaxed);
     }
@@ -386,16 +392,17 @@ pub fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
 }
 
 const FUTEX_WAKE_PRIVATE: u64 = 129;
-pub const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
-pub const ANY: u64 = 0xffff_ffff;
+const FUTEX_WAIT_BITSET_PRIVATE: u64 = 137;
+const ANY: u64 = 0xffff_ffff;
 
 /// Sleeps until a real instant; until `ahead_ns` at most once it is asked to go on, or where another thread has just begun
-/// to wait for a lock, which this one may hold. The instant it woke, and whether that was early. Threads of a frame have no
+/// to wait for a lock, which this one may hold. It is `which` of the meter's sleeps. Threads of a frame have no
 /// timer slack of the kernel's: the machine's own is added to the program's waits (see `clock::slack`).
 #[inline(never)]
-fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
+pub fn sleep_until(real_ns: u64, ahead_ns: u64, which: u64) -> Slept {
     let own = &process().own;
     let first = own.asked.load(Relaxed);
+    let mut interrupted = false;
     own.sleepers.fetch_add(1, Relaxed);
     // Whoever begins to wait for a lock from here on sees this sleeper, and asks it.
     let wanted = lock_is_wanted();
@@ -408,10 +415,21 @@ fn sleep_until(real_ns: u64, ahead_ns: u64) -> (u64, bool) {
         }
         let t = clock::timespec(end_ns);
         let word = &raw const own.asked as u64;
-        sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, seen as u64, &raw const t as u64, METER_SLEEP, ANY]);
+        let r = sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, seen as u64, &raw const t as u64, which, ANY]);
+        interrupted |= r == sys::EINTR;
     };
     own.sleepers.fetch_sub(1, Relaxed);
-    (woke, woke < real_ns)
+    Slept { woke, asked: woke < real_ns, interrupted }
+}
+
+/// How a sleep ended.
+pub struct Slept {
+    /// Real CLOCK_MONOTONIC, ns.
+    pub woke: u64,
+    /// It was early.
+    pub asked: bool,
+    /// Signals came: of the program's where it does not block them.
+    pub interrupted: bool,
 }
 
 /// How far a thread that holds a lock may go ahead of its virtual time, virtual ns.

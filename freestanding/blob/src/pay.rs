@@ -8,10 +8,9 @@ use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use diecast_core_abi::{METER_PAYS, NodePage, ThreadSlot};
 use diecast_core_cpu as ledger;
-use diecast_core_syscalls::nr::FUTEX;
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::meter::{ANY, FUTEX_WAIT_BITSET_PRIVATE, add_cost, count, switch_part};
+use crate::meter::{add_cost, count, count_charge, sleep_until, switch_part};
 use crate::{clock, cputimers, interrupt, node, process, signals, sys, turns, usage};
 
 /// What is less than this part of a slice is not slept for: that takes some 15 µs of CPU time.
@@ -106,6 +105,7 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
     // One that has not waited since its last sleep for the meter goes on where it was.
     let began = if ledger::has_waited(known, here.switches) { began } else { VirtNs(0) };
     let charged_to = slot.last_cpu_ns.load(Relaxed);
+    let handlers = interrupt::seen();
     let (mut woke, mut late_ns, mut sleeps, mut handled) = (here.at.0, 0u64, 0, false);
     while sleeps < u64::from(SLEEPS_MAX) {
         let (before, used) = unpaid(slot, here.cpu_ns);
@@ -123,15 +123,18 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
         if !is_worth(segment.v_of(RealNs(woke)), due) || wake <= woke || wake == u64::MAX {
             break;
         }
-        let slept = sleep_until(wake);
+        // Handlers of the program's run meanwhile, as on the original machine, which is at work. One that does not return leaves
+        // a sleeper too many.
+        let slept = sleep_until(wake, 0, METER_PAYS);
         woke = slept.woke;
         sleeps += 1;
         n.busy_r_ns.fetch_max(woke, Relaxed);
-        handled |= slept.handled;
+        let interrupted = slept.interrupted && interrupt::seen() != handlers;
+        handled |= interrupted;
         if slept.asked {
             break;
         }
-        if !slept.handled {
+        if !interrupted {
             let late = woke.saturating_sub(wake);
             count(&k.sleep_late, late);
             late_ns += late;
@@ -168,38 +171,6 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
     Some(mask)
 }
 
-/// How a sleep ended.
-struct Slept {
-    woke: u64,
-    /// A handler may have run.
-    handled: bool,
-    /// Another thread waits for a lock that this one may hold, as it would not on the original machine yet.
-    asked: bool,
-}
-
-/// Until a real instant, or until another thread begins to wait for a lock. Handlers of the program's run meanwhile, as on the
-/// original machine, which is at work, and may not return: then a sleeper too many is asked.
-fn sleep_until(real_ns: u64) -> Slept {
-    let own = &process().own;
-    let first = own.asked.load(Relaxed);
-    let before = interrupt::seen();
-    let mut handled = false;
-    own.sleepers.fetch_add(1, Relaxed);
-    let (woke, asked) = loop {
-        let now = clock::now_real().0;
-        let asked = own.asked.load(Relaxed) != first;
-        if now >= real_ns || asked {
-            break (now, asked);
-        }
-        let t = clock::timespec(real_ns);
-        let (word, until) = (&raw const own.asked as u64, &raw const t as u64);
-        let r = sys::own(FUTEX, [word, FUTEX_WAIT_BITSET_PRIVATE, u64::from(first), until, METER_PAYS, ANY]);
-        handled |= r == sys::EINTR && interrupt::seen() != before;
-    };
-    own.sleepers.fetch_sub(1, Relaxed);
-    Slept { woke, handled, asked }
-}
-
 /// Charges what no packet told of what the thread has used until `here`, and could begin at `began`.
 #[inline(never)]
 fn settle(slot: &ThreadSlot, here: Here, began: VirtNs) {
@@ -218,11 +189,7 @@ fn settle(slot: &ThreadSlot, here: Here, began: VirtNs) {
     k.charged_ns.fetch_add(work.warm_ns, Relaxed);
     k.cold_ns.fetch_add(work.cold_ns, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
-    k.clamped.fetch_add(u64::from(c.clamped), Relaxed);
-    if c.forgiven_v_ns > 0 {
-        k.forgiven.fetch_add(1, Relaxed);
-        k.forgiven_v_ns.fetch_add(c.forgiven_v_ns, Relaxed);
-    }
+    count_charge(&c);
     slot.charged_ns.fetch_add(work.warm_ns, Relaxed);
     let (burst, hit_before) = slot.burst();
     slot.set_burst(ledger::burst_after(burst, usual - work.cost_ns), hit_before && work.cost_ns == 0);
