@@ -193,6 +193,16 @@ static void *spin(void *unused) {
     return unused;
 }
 
+static void *looks(void *back) {
+    long last = 0;
+    while (!stop) {
+        long c = now(CLOCK_THREAD_CPUTIME_ID);
+        *(long *)back += c < last;
+        last = c;
+    }
+    return NULL;
+}
+
 // CPU clocks of another thread and of a child don't go back, nor does the usage of a thread.
 static void backwards(void) {
     pthread_t t;
@@ -209,6 +219,30 @@ static void backwards(void) {
     pthread_join(t, NULL);
     same("back.thread", "%ld", back);
     line("range back.thread.ran 10000000 %ld 220000000", last - first);
+    // Nor do those of threads whose first hits come meanwhile, read by others or themselves.
+    long new_ones = 0, own = 0;
+    for (int k = 0; k < 60; k++) {
+        stop = 0;
+        pthread_create(&t, NULL, spin, NULL);
+        pthread_getcpuclockid(t, &id);
+        for (last = back = 0, m = mono() + 3 * MS; mono() < m;) {
+            long c = now(id);
+            back += c < last;
+            last = c;
+        }
+        stop = 1;
+        pthread_join(t, NULL);
+        new_ones += back > 0;
+    }
+    same("back.new", "%ld", new_ones);
+    for (int k = 0; k < 10; k++) {
+        stop = 0;
+        pthread_create(&t, NULL, looks, &own);
+        nanosleep(&(ts_t){0, 3 * MS}, NULL);
+        stop = 1;
+        pthread_join(t, NULL);
+    }
+    same("back.own", "%ld", own);
     pid_t pid = fork();
     if (pid == 0) {
         stop = 0;

@@ -630,41 +630,42 @@ impl NodePage {
         None
     }
 
-    /// A slot for a thread that has none, with nothing in it.
+    /// The slot of a thread, a free one where it has none: with nothing in it.
     #[inline(never)]
     pub fn claim_slot(&self, tid: u32) -> Option<&ThreadSlot> {
         let first = slot_hash(tid);
-        for i in 0..SLOT_PROBES {
-            let at = (first + i) % SLOTS_MAX;
-            let s = self.slots.get(at)?;
-            if s.tid.compare_exchange(0, tid, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                for word in s.words() {
-                    word.store(0, Ordering::Relaxed);
-                }
-                s.busy.store(0, Ordering::Relaxed);
-                if let Some(shown) = self.shown.get(at) {
-                    shown.forget();
-                }
-                if let Some(pinned) = self.pinned.get(at) {
-                    pinned.store(0, Ordering::Relaxed);
-                }
-                return Some(s);
-            }
+        self.slot(tid).or_else(|| {
+            (0..SLOT_PROBES).filter_map(|i| self.slots.get((first + i) % SLOTS_MAX)).find(|s| {
+                // Who reads a thread's clock and its first hit may both be at it.
+                s.tid
+                    .compare_exchange(0, tid, Ordering::Acquire, Ordering::Relaxed)
+                    .map_or_else(|now| now == tid, |_| true)
+            })
+        })
+    }
+
+    /// Empties a slot for the next thread. Nobody finds there what was its last one's.
+    pub fn free_slot(&self, at: usize) {
+        let (Some(slot), Some(shown), Some(pinned)) = (self.slots.get(at), self.shown.get(at), self.pinned.get(at))
+        else {
+            return;
+        };
+        for word in slot.words() {
+            word.store(0, Ordering::Relaxed);
         }
-        None
+        slot.busy.store(0, Ordering::Relaxed);
+        shown.forget();
+        pinned.store(0, Ordering::Relaxed);
+        slot.tid.store(0, Ordering::Release);
     }
 
     /// A thread takes the number of its process at an exec, in which all others end: its slot goes with it, and what is there
     /// of the first thread does not hold for it. Only the supervisor calls it, while the thread stands still.
     pub fn renumber(&self, from: u32, to: u32) {
-        let free = |tid| {
-            if let Some(slot) = self.slot(tid) {
-                slot.tid.store(0, Ordering::Relaxed);
-            }
-        };
+        let free = |tid| self.place(tid).into_iter().for_each(|at| self.free_slot(at));
         forget_rival(&self.rivals, to);
         let Some(own) = self.slot(from) else { return free(to) };
-        let Some(slot) = self.slot(to).or_else(|| self.claim_slot(to)) else { return free(from) };
+        let Some(slot) = self.claim_slot(to) else { return free(from) };
         for (new, old) in slot.words().into_iter().zip(own.words()) {
             new.store(old.load(Ordering::Relaxed), Ordering::Relaxed);
         }

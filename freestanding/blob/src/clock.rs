@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering;
 
-use diecast_core_abi::ThreadSlot;
+use diecast_core_abi::{Shown, ThreadSlot};
 use diecast_core_cpu::{Interrupts, shown_cpu_ns};
 use diecast_core_syscalls::nr::CLOCK_GETTIME;
 use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
@@ -271,12 +271,22 @@ fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
     let all = ns_of(all).max(user);
     let own = &process().own;
     let (cost, shown) = match owner {
-        Whose::Thread(tid) => (thread_cost(tid, all), node().shown(tid).map(|s| &s.user_ns)),
+        Whose::Thread(tid) => (thread_cost(tid, all), shown_of(tid).map(|s| &s.user_ns)),
         Whose::Own => (own_cost(), Some(&own.shown_user_ns)),
         Whose::Process(pid) => (cost_of_process(pid, all), None),
     };
     let v = usage::split(usage::Split { user, system: all - user }, cost).user;
     timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v)))
+}
+
+/// What was shown of a thread or process by number. One that was never hit gets its slot for this: its first hit takes more off than
+/// has passed since its clock was read.
+pub fn shown_of(tid: u32) -> Option<&'static Shown> {
+    let n = node();
+    if n.metered.load(Ordering::Relaxed) != 0 {
+        n.claim_slot(tid);
+    }
+    n.shown(tid)
 }
 
 /// This process's CPU clock. A hit's cost is known at its end only: other threads must not see time go back.
@@ -289,7 +299,7 @@ fn own_cpu(real_ns: u64) -> Timespec {
 /// The same of a thread. What the meter cost one without a slot is not known.
 #[inline(never)]
 fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
-    let Some(shown) = node().shown(tid) else { return cpu_out(real_ns, thread_cost(tid, real_ns)) };
+    let Some(shown) = shown_of(tid) else { return cpu_out(real_ns, thread_cost(tid, real_ns)) };
     let cost = thread_cost(tid, real_ns).wrapping_sub(shown.late.unseen_ns(real_ns));
     timespec(usage::monotone_of(&shown.thread_ns, ns_of(cpu_out(real_ns, cost))))
 }
@@ -308,7 +318,7 @@ fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
 #[inline(never)]
 fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
     let v = cpu_out(real_ns, cost_of_process(pid, real_ns));
-    node().shown(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v))))
+    shown_of(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v))))
 }
 
 #[inline(never)]

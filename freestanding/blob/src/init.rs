@@ -57,7 +57,7 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     if let Some(s) = node().slot(sys::gettid()) {
         // The CPU clocks go on, and what they show must.
         p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
-        p.own.threads_hit.store(1, Ordering::Relaxed);
+        p.own.threads_hit.store((s.hits.load(Ordering::Relaxed) > 0).into(), Ordering::Relaxed);
     }
     signals::own_page();
     stacks::note(args.auxv_slot);

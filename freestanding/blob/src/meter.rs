@@ -86,16 +86,6 @@ pub extern "C" fn diecast_sigtrap(signo: i32, info: *mut SigInfo, uc: *mut UCont
     }
 }
 
-/// The slot of a thread, taking a free one for a new thread. True when it is new.
-fn own_slot(tid: u32) -> Option<(&'static ThreadSlot, bool)> {
-    if let Some(s) = node().slot(tid) {
-        return Some((s, false));
-    }
-    let s = node().claim_slot(tid)?;
-    process().own.threads_hit.fetch_add(1, Relaxed);
-    Some((s, true))
-}
-
 /// Total time this thread waited for a core: what is known already and what has been told since, or from schedstat, which
 /// takes longer than all else in a hit; 0 where /proc is missing.
 fn run_delay(told: Option<u64>, known: u64) -> u64 {
@@ -171,15 +161,19 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     }
     let cpu = clock::thread_cpu();
     let now_r = clock::now_real();
-    let Some((slot, fresh)) = own_slot(sys::gettid()) else {
+    let Some(slot) = n.claim_slot(sys::gettid()) else {
         k.no_slot.fetch_add(1, Relaxed);
         return;
     };
-    slot.hits.fetch_add(1, Relaxed);
+    if slot.hits.fetch_add(1, Relaxed) == 0 {
+        process().own.threads_hit.fetch_add(1, Relaxed);
+    }
     k.charges_begun.fetch_add(1, AcqRel);
     hold(slot);
     let charged_to = slot.last_cpu_ns.load(Relaxed);
-    let (mut last_cpu, mut fresh) = (charged_to, fresh);
+    let last_wall = slot.last_wall_ns.load(Relaxed);
+    // Nothing of it is charged yet: its clock was read, if it has a slot at all.
+    let (mut last_cpu, mut fresh) = (charged_to, last_wall == 0);
     if charged_to > cpu.saturating_add(OVERCHARGE_MAX_NS) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
@@ -206,7 +200,6 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         let since = ledger::switches_since(known_switches, switches);
         ledger::SwitchCost::of_node(n, switch_part()).of(since, 0, usual)
     };
-    let last_wall = slot.last_wall_ns.load(Relaxed);
     // One that was left in the handler of the last had to wait for its end.
     let told_when = of_clock && now_r.0 > last_wall.saturating_add(HANDLER_MAX_NS);
     let left_since = if told_when { left_since_ns(told, now_r.0) } else { None };

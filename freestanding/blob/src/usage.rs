@@ -116,7 +116,7 @@ fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
         THREAD => {
             let tid = sys::gettid();
             let t = split(real, clock::thread_cost(tid, real.user + real.system));
-            node().shown(tid).map_or(t, |s| Split {
+            clock::shown_of(tid).map_or(t, |s| Split {
                 user: monotone_of(&s.user_ns, t.user),
                 system: monotone_of(&s.system_ns, t.system),
             })

@@ -326,5 +326,11 @@ mod tests {
         assert_eq!((seen(8).map(|s| s.0), seen(7)), (Some(900), None));
         page.renumber(12, 8);
         assert_eq!(seen(8), None);
+        // Who comes to its place finds nothing of it, and one place however often it asks.
+        let at = |tid| page.slots.iter().position(|s| s.tid.load(Relaxed) == tid);
+        assert!(page.claim_slot(8).is_some() && page.claim_slot(8).is_some());
+        assert_eq!((seen(8), page.slots.iter().filter(|s| s.tid.load(Relaxed) == 8).count()), (Some((0, 0, 0, 0)), 1));
+        page.free_slot(at(8).unwrap());
+        assert_eq!((seen(8), at(8)), (None, None));
     }
 }

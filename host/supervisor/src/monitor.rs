@@ -335,7 +335,7 @@ impl Monitor {
                 continue;
             }
             if self.dead_slots.contains(&i) {
-                let _ = s.tid.compare_exchange(tid, 0, Relaxed, Relaxed);
+                self.node.page().free_slot(i);
             } else {
                 dead.insert(i);
             }
