@@ -444,12 +444,10 @@ fn drift(text: &str) -> Result<i64, String> {
 
 /// A speed as millionths, from a decimal with at most six places.
 fn speed(text: &str) -> Result<u32, String> {
-    let wrong = || format!("'{text}' is no speed, expected a decimal above 0 such as 0.5");
+    let wrong = || format!("'{text}' is no speed, expected a decimal from 0.000001 to 1000 such as 0.5");
     let t: f64 = text.parse().map_err(|_| wrong())?;
-    if !(t > 0.0 && t <= 1000.0) {
-        return Err(wrong());
-    }
-    Ok((t * 1e6).round() as u32)
+    let ppm = (t * 1e6).round();
+    if (1.0..=1e9).contains(&ppm) { Ok(ppm as u32) } else { Err(wrong()) }
 }
 
 /// Calls after which a place jumps, 0 for never.
@@ -494,6 +492,8 @@ mod tests {
     fn grains_and_speeds() {
         assert_eq!(grain("100us"), Ok(100_000));
         assert_eq!(grain("0.5ms"), Ok(500_000));
+        assert!(speed("0.0000004").is_err() && speed("1000.1").is_err() && speed("NaN").is_err());
+        assert_eq!((speed("0.0000006"), speed("1000")), (Ok(1), Ok(1_000_000_000)));
         assert!(grain("9us").is_err() && grain("100").is_err() && grain("1s").is_err());
         assert_eq!(speed("0.15"), Ok(150_000));
         assert!(speed("0").is_err() && speed("-1").is_err() && speed("NaN").is_err());

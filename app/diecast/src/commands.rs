@@ -10,7 +10,9 @@ use diecast_core_plan::{Mode, Plan, PlanOptions};
 use diecast_core_report::stats::Bootstrap;
 use diecast_core_report::{Budgets, Comparison, Overall, Run, RunSummary, html, load_run, text};
 use diecast_host_run::frame::{self, FrameError};
-use diecast_host_run::{HitsFrom, Progress, RunError, RunOptions, default_grain_ns, kept_grain_ns, plan_facts};
+use diecast_host_run::{
+    HitsFrom, Progress, RunError, RunOptions, default_grain_ns, hit_cost_ns, kept_grain_ns, plan_facts,
+};
 
 use crate::cli::{Catalog, Factors, FrameArgs, Meter, PlanArgs, Planned, RunArgs, ValidateArgs};
 
@@ -330,7 +332,10 @@ pub fn check(c: &Catalog) -> Done {
 
 pub fn plan(a: &PlanArgs) -> Done {
     let (experiment, _) = read_catalog(&a.planned.catalog)?;
-    let plan = make_plan(&experiment, &a.planned)?;
+    let mut plan = make_plan(&experiment, &a.planned)?;
+    if plan.nodes.iter().any(|n| n.envelope && n.metered) {
+        plan.host.hit_cost_ns = hit_cost_ns(a.planned.meter.hits);
+    }
     say!("{}", if a.json { diecast_core_report::to_json(&plan) } else { plan.render() });
     Ok(0)
 }

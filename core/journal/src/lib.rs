@@ -27,6 +27,7 @@ pub use codec::{Journal, JournalError, hash_text, read, to_line, write_record};
 pub use pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, PipesSample};
 pub use record::{
     Conservation, CoreUse, End, Exit, Finding, FindingKind, Header, HostFacts, HostSpeed, HostUse, JOURNAL_FILE,
-    JOURNAL_VERSION, Lateness, LatenessSource, MetricData, MetricValue, NodeFacts, NodeSample, Outcome, Phase,
-    PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, WaitCauses, Waits, examples,
+    JOURNAL_VERSION, Lateness, LatenessSource, MeterFacts, MetricData, MetricValue, NodeFacts, NodeSample, Outcome,
+    Phase, PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, WaitCauses, Waits,
+    examples,
 };

@@ -11,7 +11,7 @@ use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, Pi
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 14;
+pub const JOURNAL_VERSION: u32 = 15;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -80,6 +80,9 @@ pub struct Header {
     pub parameters: BTreeMap<String, String>,
     /// The machine that it ran on.
     pub host: HostFacts,
+    /// How the nodes' CPU time is metered; missing where none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<MeterFacts>,
     /// The nodes, in the plan's order.
     pub nodes: Vec<NodeFacts>,
     /// Start on the host's CLOCK_MONOTONIC.
@@ -107,9 +110,20 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// Layout of control groups: `v1`, `v2` or `hybrid`.
     pub cgroups: String,
-    /// What the meter's hits come from: clocks of `cores` or events of `threads`; missing where nothing is metered.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hits_from: Option<String>,
+}
+
+/// How a run's nodes are metered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeterFacts {
+    /// What hits come from: clocks of `cores` or events of `threads`.
+    pub hits_from: String,
+    /// CPU time from one hit of a thread to its next (the grain), real ns.
+    pub grain_ns: u64,
+    /// Hits come of time in the kernel too.
+    pub counts_kernel: bool,
+    /// Packets tell what their senders have used (debt at egress); without it a packet is up to a grain early.
+    pub packets_tell: bool,
 }
 
 /// A node as the plan made it.
@@ -237,6 +251,10 @@ pub struct NodeSample {
     pub dropped_packets: u64,
     /// Packets that it sent and that the emulator did not take from its TAP in time: errors of the run.
     pub ring_dropped_packets: u64,
+    /// System calls that trapped.
+    pub trapped_calls: u64,
+    /// Hits of threads for which its page had no slot: nobody was charged.
+    pub slotless_hits: u64,
     /// Its NICs with which something was not right.
     pub nic_faults: Vec<NicFaults>,
 }
@@ -348,6 +366,10 @@ pub struct HostUse {
     pub cores: Vec<CoreUse>,
     /// CPU time of `diecast` itself: supervisor, emulator, probes, the threads that keep cores awake.
     pub own_ns: u64,
+    /// The emulator's part of that.
+    pub emulator_ns: u64,
+    /// The part of the threads that keep cores awake, which others can have at any time.
+    pub awake_ns: u64,
     /// CPU time of the nodes.
     pub nodes_ns: u64,
 }
@@ -547,6 +569,8 @@ pub struct Verdict {
     /// The TDF that would keep the budgets, where a TDF can.
     #[serde(with = "wire::tdf_option")]
     pub advised_tdf: Option<Tdf>,
+    /// What this host can't do and the run did without, in words: no budget says what that costs.
+    pub without: Vec<String>,
 }
 
 /// A budget that was exceeded.
@@ -587,8 +611,13 @@ pub fn examples() -> Vec<Record> {
                 cores: 2,
                 memory_bytes: 24 << 30,
                 cgroups: "hybrid".into(),
-                hits_from: Some("cores".into()),
             },
+            meter: Some(MeterFacts {
+                hits_from: "cores".into(),
+                grain_ns: 500_000,
+                counts_kernel: true,
+                packets_tell: true,
+            }),
             nodes: vec![NodeFacts {
                 name: node(),
                 machine_type: "app".into(),
@@ -623,6 +652,8 @@ pub fn examples() -> Vec<Record> {
             received_packets: 390,
             dropped_packets: 3,
             ring_dropped_packets: 0,
+            trapped_calls: 5_120,
+            slotless_hits: 0,
             nic_faults: vec![NicFaults { nic: "eth0".into(), malformed: 2, not_taken: 1, ..NicFaults::default() }],
         }),
         Record::Pipes(PipesSample {
@@ -680,6 +711,8 @@ pub fn examples() -> Vec<Record> {
                 slow_ns: 75_000_000,
             }],
             own_ns: 2_300_000_000,
+            emulator_ns: 1_100_000_000,
+            awake_ns: 700_000_000,
             nodes_ns: 1_800_000_000,
         }),
         Record::Throttling(Throttling { node: node(), v_ns, periods: 700, throttled_periods: 0, r_throttled_ns: 0 }),
@@ -726,6 +759,7 @@ pub fn examples() -> Vec<Record> {
                     advice: "raise the limit of open files".into(),
                 }],
                 advised_tdf: None,
+                without: vec!["the initial RTO is not dilated: Operation not permitted (os error 1)".into()],
             },
         }),
     ]

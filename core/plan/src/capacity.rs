@@ -1,12 +1,13 @@
 //! Whether the host can carry the nodes, and what each gets of it.
 
 use std::cmp::Reverse;
+use std::ops::RangeInclusive;
 
 use diecast_core_experiment::{Experiment, Mode, Node, SpeedPpm};
 use diecast_core_vtime::Tdf;
 
 use crate::model::{CpuLoad, Quota, QuotaPurpose};
-use crate::options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale};
+use crate::options::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, NODE_CORES_MAX, PlanOptions, Scale};
 use crate::place::{Demand, place};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};
@@ -87,11 +88,19 @@ pub(crate) fn ratio_of(tdf: Tdf) -> Ratio {
     Ratio::new(u128::from(tdf.num()), u128::from(tdf.den()))
 }
 
+/// Speeds by a score that may be this host's own, at which mode native runs: a score is measured anew by each command.
+const HOSTS_SCORE_PPM: RangeInclusive<u64> = 950_000..=1_050_000;
+
 impl Factors {
     /// The speed of a node's cores: its machine type's, times `--speed` where it generates no load. To the nearest
     /// millionth, at least one; a type's speed and the factor are at most 1000 each, so that the product fits.
     pub fn speed_of(&self, experiment: &Experiment, node: &Node) -> SpeedPpm {
-        let speed = experiment.machine_type_of(node).speed_ppm;
+        let machine = experiment.machine_type_of(node);
+        let speed = machine.speed_ppm;
+        let may_be_hosts = machine.score_milli.is_some() && self.speed == SpeedPpm::ONE;
+        if self.mode == Mode::Native && may_be_hosts && HOSTS_SCORE_PPM.contains(&speed.0) {
+            return SpeedPpm::ONE;
+        }
         if experiment.generates_load(&node.name) {
             return speed;
         }
@@ -214,6 +223,11 @@ fn check_node(experiment: &Experiment, host: &HostFacts, factors: &Factors, node
     let machine = experiment.machine_type_of(node);
     let machine_type = machine.name.clone();
     let speed = factors.speed_of(experiment, node);
+    if factors.mode.has_envelope() && machine.cores > NODE_CORES_MAX {
+        let reason = Reason::MoreThanLedger { machine_type, cores: machine.cores };
+        let hint = "lower 'cores', or use --mode native, which has no ledger";
+        return Err(Refusal::at(experiment, machine.cores_at, reason, hint));
+    }
     if machine.cores as usize > host.cpus.len() {
         let reason = Reason::TooManyCores { machine_type, cores: machine.cores, cpus: host.cpus.len() };
         let hint = format!("lower 'cores', or use a host with {} CPUs", machine.cores);

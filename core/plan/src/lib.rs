@@ -29,8 +29,8 @@ pub use model::{
 };
 pub use network::{changes, nics_of};
 pub use options::{
-    CALL_SITES_DEFAULT, CALL_SITES_MAX, GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, PlanOptions, Scale,
-    ScaleError, Tsc, TscError,
+    CALL_SITES_DEFAULT, CALL_SITES_MAX, GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, HostFacts, NODE_CORES_MAX, PlanOptions,
+    Scale, ScaleError, Tsc, TscError,
 };
 pub use ratio::Ratio;
 pub use refusal::{Place, Reason, Refusal};

@@ -16,6 +16,9 @@ pub const GRAIN_NS_DEFAULT: u64 = 100_000;
 /// that may take most of the host.
 pub const GRAIN_NS_WITH_DEBT: u64 = 500_000;
 
+/// Most cores of a node that is metered.
+pub const NODE_CORES_MAX: u32 = 64;
+
 /// Scale factor S: the host's budget is 1/S of what the baseline used. A rational from 1/100 to 1000.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scale {
@@ -144,4 +147,7 @@ pub struct HostFacts {
     /// Score of one core in thousandths; measured only for catalogs that have scores.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub score_milli: Option<u64>,
+    /// What a hit of the meter costs, real CPU ns; measured only for a plan that is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hit_cost_ns: Option<u64>,
 }

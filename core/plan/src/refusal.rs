@@ -7,7 +7,7 @@ use diecast_core_vtime::Tdf;
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::options::Scale;
+use crate::options::{NODE_CORES_MAX, Scale};
 use crate::ratio::Ratio;
 use crate::render::bytes;
 
@@ -104,6 +104,14 @@ pub enum Reason {
         cores: u32,
         /// CPUs of the host.
         cpus: usize,
+    },
+    /// More cores in one node than a ledger has.
+    #[error("machine type '{machine_type}' has {cores} cores, and a node's ledger has room for {NODE_CORES_MAX}")]
+    MoreThanLedger {
+        /// Name of the machine type.
+        machine_type: String,
+        /// Its cores.
+        cores: u32,
     },
     /// Native runs at the host's own speed only.
     #[error("machine type '{machine_type}' has speed {speed}, and mode native runs at speed 1.00 only")]

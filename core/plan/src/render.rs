@@ -231,7 +231,11 @@ fn totals(plan: &Plan) -> String {
         lines.push(format!("  all cpus: {sum} of {} cores", plan.cpus.len()));
     }
     if plan.nodes.iter().any(|n| n.envelope && n.metered) {
-        lines.push(format!("  meter: a hit for each {} of CPU time (the grain)", span(plan.grain_ns)));
+        let cost = plan.host.hit_cost_ns.map_or(String::new(), |ns| {
+            let part = ns as f64 * 100.0 / plan.grain_ns.max(1) as f64;
+            format!(", which takes {} here: {part:.0} % of it, that no node is charged", span(ns))
+        });
+        lines.push(format!("  meter: a hit for each {} of CPU time (the grain){cost}", span(plan.grain_ns)));
     }
     lines.push(format!("  memory: {} of {}", bytes(plan.memory_bytes), bytes(plan.host.memory_bytes)));
     lines.push(format!(

@@ -11,7 +11,7 @@ fn web_tier() -> Experiment {
 }
 
 fn host() -> HostFacts {
-    HostFacts { cpus: vec![0, 1], memory_bytes: 23 << 30, score_milli: None }
+    HostFacts { cpus: vec![0, 1], memory_bytes: 23 << 30, score_milli: None, hit_cost_ns: None }
 }
 
 fn options(mode: Mode, tdf: Option<&str>, scale: Option<&str>) -> PlanOptions {

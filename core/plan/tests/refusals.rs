@@ -14,7 +14,7 @@ fn experiment(changes: &[(&str, &str)]) -> Experiment {
 }
 
 fn host(cpus: u32, memory_gib: u64) -> HostFacts {
-    HostFacts { cpus: (0..cpus).collect(), memory_bytes: memory_gib << 30, score_milli: None }
+    HostFacts { cpus: (0..cpus).collect(), memory_bytes: memory_gib << 30, score_milli: None, hit_cost_ns: None }
 }
 
 fn options(mode: Mode, tdf: &str, scale: &str) -> PlanOptions {
@@ -150,6 +150,13 @@ fn native_needs_speed_one_and_a_cpu_per_core() {
          hint: use --mode baseline or diecast, or fewer nodes",
     );
     assert!(plan(&experiment(&full), &host(8, 23), &options(Mode::Native, "", "")).is_ok());
+    // By score: as near as two measurements of this host are.
+    let scored = [("speed: 0.10", "score: 1000"), ("speed: 0.15", "score: 1000"), ("speed: 0.20", "score: 1000")];
+    for (milli, fits) in [(952_400, true), (1_050_000, true), (951_000, false), (1_060_000, false)] {
+        let host = HostFacts { score_milli: Some(milli), ..host(8, 23) };
+        let planned = plan(&experiment(&scored), &host, &options(Mode::Native, "", ""));
+        assert_eq!(planned.is_ok(), fits, "{milli}");
+    }
 }
 
 #[test]
@@ -160,6 +167,13 @@ fn too_many_cores_too_little_memory_no_cpu() {
         3,
         "web-tier.yaml:10:17: machine type 'db' has 4 cores, each needs a CPU of its own and the host has 2 to use\n  \
          hint: lower 'cores', or use a host with 4 CPUs",
+    );
+    let many = [("db:   {cores: 1", "db:   {cores: 65")];
+    check(
+        &refused(&many, &host(96, 230), &options(Mode::Diecast, "10", "")),
+        3,
+        "web-tier.yaml:10:17: machine type 'db' has 65 cores, and a node's ledger has room for 64\n  \
+         hint: lower 'cores', or use --mode native, which has no ledger",
     );
     check(
         &refused(&[], &host(2, 3), &options(Mode::Diecast, "10", "")),

@@ -8,7 +8,7 @@ use diecast_core_net::{Network, NodeIx};
 use diecast_core_plan::{HostFacts, Plan, PlanOptions, plan};
 
 fn planned(e: &Experiment) -> Plan {
-    let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None };
+    let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None, hit_cost_ns: None };
     let options = PlanOptions { tdf: Some("100".parse().unwrap()), ..PlanOptions::new(Mode::Diecast) };
     plan(e, &host, &options).unwrap_or_else(|r| panic!("{r}"))
 }
@@ -215,7 +215,7 @@ fn no_graph_that_is_read_upsets_the_plan() {
              run: {{on: b, command: [x]}}\nmetrics:\n  m: {{from: b, json: $.m, unit: u}}\n"
         );
         let Ok(e) = parse_with("n.yaml", &text, &[], &mut |_: &str| Ok(graph.clone())) else { continue };
-        let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None };
+        let host = HostFacts { cpus: vec![0, 1], memory_bytes: 64 << 30, score_milli: None, hit_cost_ns: None };
         let options = PlanOptions { tdf: Some("100".parse().unwrap()), ..PlanOptions::new(Mode::Diecast) };
         match plan(&e, &host, &options) {
             Ok(p) => {

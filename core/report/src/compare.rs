@@ -13,7 +13,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use diecast_core_journal::{MetricData, Mode, Outcome};
+use diecast_core_journal::{Header, MeterFacts, MetricData, Mode, Outcome, Verdict};
 use serde::Serialize;
 
 use crate::stats::{
@@ -21,7 +21,7 @@ use crate::stats::{
     relative_error_intervals,
 };
 use crate::summary::Run;
-use crate::text::percent;
+use crate::text::{duration, percent};
 
 /// Rates may be off by this much.
 pub const BAR_RATE: f64 = 0.05;
@@ -68,8 +68,23 @@ pub struct Column {
     pub host_probe_ns: BTreeMap<u32, u64>,
     /// The largest relative difference of a core's probe from the reference's.
     pub host_difference: Option<f64>,
+    /// How its nodes were metered, if they were.
+    pub meter: Option<MeterFacts>,
     /// Why no figure of this column supports a verdict; none when they do.
     pub no_verdict: Option<String>,
+    /// What its runs that are not trustworthy say of themselves.
+    pub distrusted: Vec<Distrusted>,
+    /// What its runs did without on their host.
+    pub without: BTreeSet<String>,
+}
+
+/// A run that is not trustworthy.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Distrusted {
+    /// The run's label.
+    pub run: String,
+    /// Why, and what to do.
+    pub verdict: Verdict,
 }
 
 /// One figure in every column.
@@ -139,13 +154,15 @@ struct Key<'a> {
     scale: f64,
     speed: f64,
     parameters: &'a BTreeMap<String, String>,
+    meter: Option<&'a MeterFacts>,
 }
 
 fn key(run: &Run) -> Key<'_> {
     let header = &run.summary.header;
     // Scale means nothing where nothing is scaled, and must not keep two baselines apart.
     let scale = if matches!(header.mode, Mode::Baseline | Mode::Native) { 1.0 } else { header.scale };
-    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, speed: header.speed, parameters: &header.parameters }
+    let (speed, parameters, meter) = (header.speed, &header.parameters, header.meter.as_ref());
+    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, speed, parameters, meter }
 }
 
 impl Comparison {
@@ -199,7 +216,10 @@ fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
     let distinct = || {
         let parameters: Vec<String> = header.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let speed = speed_text(" ", header.speed);
-        format!("{} TDF {} scale {}{speed} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
+        let meter = header.meter.as_ref().map_or(String::new(), |meter| {
+            format!(" grain {} hits from {}", duration(meter.grain_ns as f64), meter.hits_from)
+        });
+        format!("{} TDF {} scale {}{speed}{meter} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
     };
     let host_probe_ns = host_probe(group);
     let host_difference = host_difference(&host_probe_ns, &host_probe(reference));
@@ -211,6 +231,9 @@ fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
         speed: header.speed,
         parameters: header.parameters.clone(),
         runs: group.iter().map(|run| run.label.clone()).collect(),
+        meter: header.meter.clone(),
+        distrusted: group.iter().copied().filter_map(distrusted).collect(),
+        without: group.iter().flat_map(|run| run.summary.verdict.without.iter().cloned()).collect(),
         no_verdict: no_verdict(group, reference, host_difference),
         host_probe_ns,
         host_difference,
@@ -248,6 +271,9 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
     if first.speed != other.speed {
         return Some(format!("its nodes have other speeds than the {}'s", other.mode));
     }
+    if let Some(differs) = group.iter().find_map(|run| other_machines(&run.summary.header, other)) {
+        return Some(differs);
+    }
     if first.parameters != other.parameters {
         return Some(format!("its workload has other parameters than the {}'s", other.mode));
     }
@@ -256,7 +282,7 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
             None => return Some(format!("{} was killed before its end", run.label)),
             Some(Outcome::Failed { reason }) => return Some(format!("{} failed: {}", run.label, first_line(reason))),
             Some(Outcome::Completed) if !run.summary.verdict.trustworthy => {
-                return Some(format!("{} is not trustworthy", run.label));
+                return Some(not_trustworthy(&run.label, &run.summary.verdict));
             }
             Some(Outcome::Completed) => {}
         }
@@ -270,6 +296,33 @@ fn no_verdict(group: &[&Run], reference: &[&Run], host_difference: Option<f64>) 
         )),
         Some(_) => None,
     }
+}
+
+fn distrusted(run: &Run) -> Option<Distrusted> {
+    let verdict = &run.summary.verdict;
+    (!verdict.trustworthy).then(|| Distrusted { run: run.label.clone(), verdict: verdict.clone() })
+}
+
+/// The first reason, and how many more there are.
+fn not_trustworthy(label: &str, verdict: &Verdict) -> String {
+    let Some(reason) = verdict.reasons.first() else { return format!("{label} is not trustworthy") };
+    let more = match verdict.reasons.len() - 1 {
+        0 => String::new(),
+        1 => ", and 1 reason more".into(),
+        n => format!(", and {n} reasons more"),
+    };
+    let (what, measured, budget, advice) = (&reason.what, &reason.measured, &reason.budget, &reason.advice);
+    format!("{label} is not trustworthy: {what} {measured}, {budget} expected{more}; {advice}")
+}
+
+/// Speeds by score are measured anew by each command.
+fn other_machines(header: &Header, reference: &Header) -> Option<String> {
+    let (node, speed, expected) = header.nodes.iter().find_map(|node| {
+        let other = reference.nodes.iter().find(|other| other.name == node.name)?;
+        let error = relative_error(node.speed, other.speed)?.abs();
+        (error > HOST_SPEED_DIFFERENCE_MAX).then_some((&node.name, node.speed, other.speed))
+    })?;
+    Some(format!("{node} has the speed {speed} here and {expected} in the {}", reference.mode))
 }
 
 /// A reason without what the program printed last.

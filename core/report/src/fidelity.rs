@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 
 use diecast_core_journal::{
-    Finding, FindingKind, Header, HostUse, Lateness, LatenessSource, Mode, NodeSample, Phase, Reason, Record, Verdict,
-    wire,
+    Finding, FindingKind, Header, HostUse, Lateness, LatenessSource, MeterFacts, Mode, NodeSample, Phase, Reason,
+    Record, Verdict, wire,
 };
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use crate::check::{Check, at_most};
 pub use crate::conservation::ConservationTotal;
 use crate::conservation::Window;
 use crate::summary::node_use;
-use crate::text::percent;
+use crate::text::{duration, percent};
 use crate::waits::{NodeWaits, node_waits};
 
 /// The most that a trustworthy run may show. Times are virtual: what the programs see.
@@ -82,6 +82,8 @@ impl Default for Budgets {
 
 /// What a meter is meant to cost of what it meters.
 const METER_TARGET: f64 = 0.05;
+/// A longer grain makes requests of half a millisecond come out wrong where packets can't tell what their senders have used.
+const GRAIN_WITHOUT_DEBT_MAX_NS: u64 = 100_000;
 /// CPU time from which a node must have closed a conservation window: one may last until two windows' worth, and is looked
 /// at now and then.
 const CPU_WITHOUT_WINDOW_NS: u64 = 60_000_000;
@@ -95,6 +97,8 @@ pub struct Fidelity {
     /// The lab's TDF.
     #[serde(with = "wire::tdf")]
     pub tdf: Tdf,
+    /// How the nodes were metered.
+    pub meter: Option<MeterFacts>,
     /// Real length of the measured phase.
     pub r_measured_ns: u64,
     /// Whether any packet was sent, so that the emulator must have a lateness.
@@ -111,7 +115,11 @@ pub struct Fidelity {
     pub r_throttled_ns: BTreeMap<String, u64>,
     /// Node to the packets of its TAP that the emulator did not take in time, where there are any.
     pub ring_dropped_packets: BTreeMap<String, u64>,
-    /// Each host core's speed.
+    /// System calls that trapped, of all nodes in the whole run.
+    pub trapped_calls: u64,
+    /// Node to its hits that found no slot for their thread, where there are any.
+    pub slotless_hits: BTreeMap<String, u64>,
+    /// Each host core's speed while measuring; over the whole run where it was not looked at then.
     pub host_speed: Vec<CoreSpeed>,
     /// Who had the cores while measuring.
     pub host_use: Option<HostShares>,
@@ -133,6 +141,13 @@ pub struct CoreSpeed {
 }
 
 impl CoreSpeed {
+    /// Of turns that came while measuring, or did not: those count only where there are no others.
+    fn of(core: u32, turns: &[(bool, u64)]) -> CoreSpeed {
+        let any = turns.iter().any(|(measuring, _)| *measuring);
+        let counted = turns.iter().filter(|(measuring, _)| *measuring || !any);
+        CoreSpeed { core, probe_ns: counted.map(|(_, ns)| *ns).collect() }
+    }
+
     /// The median turn.
     pub fn median_ns(&self) -> u64 {
         crate::stats::Statistic::Percentile(500_000).of(&self.probe_ns).map_or(0, |value| value as u64)
@@ -163,6 +178,10 @@ pub struct HostShares {
     pub nodes: f64,
     /// Of all cores, `diecast` itself, with the threads that keep cores awake.
     pub own: f64,
+    /// Of all cores, the emulator: a part of `own`.
+    pub emulator: f64,
+    /// Of all cores, the threads that keep them awake and give way to anything else: a part of `own`.
+    pub awake: f64,
     /// Of all cores, everything else that ran on this host.
     pub others: f64,
 }
@@ -184,7 +203,16 @@ impl HostShares {
         let (nodes_ns, own_ns) = (to.nodes_ns.saturating_sub(from.nodes_ns), to.own_ns.saturating_sub(from.own_ns));
         let share = |ns: u64| ns as f64 / all_ns as f64;
         let others = share(busy_ns.saturating_sub(nodes_ns + own_ns));
-        (all_ns > 0).then(|| HostShares { stolen, slow, nodes: share(nodes_ns), own: share(own_ns), others })
+        let part = |of: fn(&HostUse) -> u64| share(of(to).saturating_sub(of(from)));
+        (all_ns > 0).then(|| HostShares {
+            stolen,
+            slow,
+            nodes: share(nodes_ns),
+            own: share(own_ns),
+            emulator: part(|u| u.emulator_ns),
+            awake: part(|u| u.awake_ns),
+            others,
+        })
     }
 }
 
@@ -247,15 +275,37 @@ pub(crate) fn measured_window(header: &Header, records: &[Record]) -> ((VirtNs, 
     ((v, last.0.max(v)), (r, last.1.max(r)))
 }
 
+/// A counter that only grows: its last value up to the begin of the measured phase, and up to its end.
+#[derive(Default)]
+struct Within {
+    before: u64,
+    last: u64,
+}
+
+impl Within {
+    fn add(&mut self, v_ns: VirtNs, (begin, end): (VirtNs, VirtNs), count: u64) {
+        if v_ns <= begin {
+            self.before = count;
+        }
+        if v_ns <= end {
+            self.last = count;
+        }
+    }
+
+    fn inside(&self) -> u64 {
+        self.last.saturating_sub(self.before)
+    }
+}
+
 impl Fidelity {
     /// Collects what the monitor wrote.
     pub fn from_records(header: &Header, records: &[Record]) -> Fidelity {
         let (v_window, r_window) = measured_window(header, records);
         let mut conservation: BTreeMap<&str, (ConservationTotal, Window)> = BTreeMap::new();
         let mut last_sample: BTreeMap<&str, &NodeSample> = BTreeMap::new();
-        // Node to the counter before the measured phase and its last value inside.
-        let mut throttled: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-        let mut host_speed: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        let mut throttled: BTreeMap<&str, Within> = BTreeMap::new();
+        let mut ring_dropped: BTreeMap<&str, Within> = BTreeMap::new();
+        let mut host_speed: BTreeMap<u32, Vec<(bool, u64)>> = BTreeMap::new();
         // The last look before the measured phase, or the first in it; the last look in it.
         let mut host_use: Option<(&HostUse, &HostUse)> = None;
         let mut findings: BTreeMap<FindingKind, FindingTotal> = BTreeMap::new();
@@ -268,16 +318,16 @@ impl Fidelity {
                 }
                 Record::Sample(sample) => {
                     last_sample.insert(&sample.node, sample);
+                    let dropped = ring_dropped.entry(&sample.node).or_default();
+                    dropped.add(sample.v_ns, v_window, sample.ring_dropped_packets);
                 }
                 Record::Throttling(now) => {
-                    let counter = throttled.entry(&now.node).or_default();
-                    if now.v_ns <= v_window.0 {
-                        *counter = (now.r_throttled_ns, now.r_throttled_ns);
-                    } else if now.v_ns <= v_window.1 || counter.1 == 0 {
-                        counter.1 = now.r_throttled_ns;
-                    }
+                    throttled.entry(&now.node).or_default().add(now.v_ns, v_window, now.r_throttled_ns);
                 }
-                Record::HostSpeed(probe) => host_speed.entry(probe.core).or_default().push(probe.probe_ns),
+                Record::HostSpeed(probe) => {
+                    let measuring = (r_window.0..=r_window.1).contains(&probe.r_ns);
+                    host_speed.entry(probe.core).or_default().push((measuring, probe.probe_ns));
+                }
                 Record::HostUse(look) if look.r_ns <= r_window.0 || host_use.is_none() => host_use = Some((look, look)),
                 Record::HostUse(look) if look.r_ns <= r_window.1 => {
                     host_use = host_use.map(|(first, _)| (first, look));
@@ -304,6 +354,7 @@ impl Fidelity {
         Fidelity {
             mode: header.mode,
             tdf: header.tdf,
+            meter: header.meter.clone(),
             r_measured_ns: r_window.1.since(r_window.0).ns(),
             network_used: last_sample.values().any(|sample| sample.sent_packets > 0),
             emulator,
@@ -323,18 +374,21 @@ impl Fidelity {
                 })
                 .collect(),
             unaccounted,
-            r_throttled_ns: throttled
+            r_throttled_ns: throttled.into_iter().map(|(node, count)| (node.to_owned(), count.inside())).collect(),
+            ring_dropped_packets: ring_dropped
                 .into_iter()
-                .map(|(node, (a, b))| (node.to_owned(), b.saturating_sub(a)))
+                .map(|(node, count)| (node.to_owned(), count.inside()))
+                .filter(|(_, packets)| *packets > 0)
                 .collect(),
-            ring_dropped_packets: last_sample
+            trapped_calls: last_sample.values().map(|sample| sample.trapped_calls).sum(),
+            slotless_hits: last_sample
                 .values()
-                .filter(|sample| sample.ring_dropped_packets > 0)
-                .map(|sample| (sample.node.clone(), sample.ring_dropped_packets))
+                .filter(|sample| sample.slotless_hits > 0)
+                .map(|sample| (sample.node.clone(), sample.slotless_hits))
                 .collect(),
             waits: node_waits(records, v_window),
             host_use: host_use.and_then(|(from, to)| HostShares::between(from, to)),
-            host_speed: host_speed.into_iter().map(|(core, probe_ns)| CoreSpeed { core, probe_ns }).collect(),
+            host_speed: host_speed.into_iter().map(|(core, turns)| CoreSpeed::of(core, &turns)).collect(),
             findings: findings.into_values().collect(),
         }
     }
@@ -391,19 +445,30 @@ impl Fidelity {
                 budget: check.budget,
             })
             .collect::<Vec<_>>();
-        Verdict { trustworthy: reasons.is_empty(), reasons, advised_tdf }
+        let missing = self.findings.iter().filter(|total| total.kind == FindingKind::MissingFeature);
+        let without = missing.flat_map(|total| total.details.iter().cloned()).collect();
+        Verdict { trustworthy: reasons.is_empty(), reasons, advised_tdf, without }
     }
 
     fn check_findings(&self, checks: &mut Vec<Check>) {
         use FindingKind::*;
         let kinds: [(FindingKind, &str, &str); 3] = [
-            (ProcessOutsideFrame, "processes outside the frame", "see the first one in the journal"),
-            (ThreadWithoutMeter, "threads without a meter", "see the first one in the journal"),
+            (
+                ProcessOutsideFrame,
+                "processes outside the frame",
+                "these keep the host's clocks and speed: start programs by the catalog or `diecast exec`; LIMITS.md says what can't be \
+                 in a frame",
+            ),
+            (
+                ThreadWithoutMeter,
+                "threads without a meter",
+                "these run at the host's speed: see the meter in `diecast doctor`, and what is traced, in LIMITS.md",
+            ),
             (ClampedLedger, "clamped ledgers", "a program wrote into its ledger page: report it"),
         ];
         for (kind, what, advice) in kinds.into_iter().filter(|_| self.mode.has_envelope()) {
             let total = self.findings.iter().find(|total| total.kind == kind);
-            let advice = total.map_or_else(|| advice.to_owned(), FindingTotal::in_short);
+            let advice = total.map_or_else(|| advice.to_owned(), |total| format!("{}: {advice}", total.in_short()));
             checks.push(Check::count(what.into(), total.map_or(0, |total| total.count), &advice));
         }
         if let Some(total) = self.findings.iter().find(|total| total.kind == ProgramDied) {
@@ -415,6 +480,29 @@ impl Fidelity {
     }
 
     fn check_meter(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        if let Some(meter) = self.meter.as_ref().filter(|meter| !meter.packets_tell) {
+            checks.push(Check {
+                what: "the grain, without debt at egress".into(),
+                measured: duration(meter.grain_ns as f64),
+                budget: at_most(duration(GRAIN_WITHOUT_DEBT_MAX_NS as f64)),
+                exceeded: meter.grain_ns > GRAIN_WITHOUT_DEBT_MAX_NS,
+                tdf_factor: None,
+                advice:
+                    "packets leave up to a grain of CPU time early: --grain 100us, or allow BPF (see `diecast doctor`)"
+                        .into(),
+            });
+        }
+        if self.mode.has_envelope() {
+            checks.push(Check::told(
+                "system calls that trapped".into(),
+                self.trapped_calls.to_string(),
+                "told only".into(),
+            ));
+        }
+        if let Some((node, count)) = self.slotless_hits.iter().max_by_key(|(_, count)| **count) {
+            let what = format!("hits that were charged to nobody ({node})");
+            checks.push(Check::count(what, *count, "the node has more threads than the meter has room for: 8192"));
+        }
         for node in &self.unaccounted {
             checks.push(Check::missing(format!("conservation of {node}")));
         }
@@ -556,6 +644,15 @@ impl Fidelity {
             checks.push(Check::missing("use of the host's cores".into()));
             return;
         };
+        let rest = (host_use.own - host_use.emulator - host_use.awake).max(0.0);
+        for (what, share) in [
+            ("cores used by the nodes", host_use.nodes),
+            ("cores used by the emulator", host_use.emulator),
+            ("cores used by the supervisor", rest),
+            ("cores kept awake, which others can have", host_use.awake),
+        ] {
+            checks.push(Check::told(what.into(), percent(share), "told only".into()));
+        }
         let stolen: Vec<(u32, f64)> = host_use.stolen.iter().map(|(core, share)| (*core, *share)).collect();
         if let Some((core, share)) = max_by_key(&stolen, |(_, share)| *share) {
             let advice =

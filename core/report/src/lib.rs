@@ -20,7 +20,7 @@ pub mod text;
 mod waits;
 
 pub use check::Check;
-pub use compare::{Comparison, Overall};
+pub use compare::{Comparison, Distrusted, Overall};
 pub use fidelity::{Budgets, Fidelity};
 pub use pipes::PipeUse;
 pub use summary::{LoadError, METRICS_FILE, NodeUse, PLAN_FILE, Run, RunSummary, SUMMARY_FILE, load_run, samples_file};

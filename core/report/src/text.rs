@@ -96,8 +96,13 @@ fn table(header: &[&str], left: usize, rows: Vec<Vec<String>>) -> String {
 
 /// The verdict's lines.
 pub fn verdict(verdict: &Verdict) -> String {
+    let mut without = String::new();
+    if !verdict.without.is_empty() {
+        without += "  without, on this host:\n";
+        verdict.without.iter().for_each(|what| without += &format!("    {what}\n"));
+    }
     if verdict.trustworthy {
-        return "trustworthy: every fidelity budget was kept\n".into();
+        return format!("trustworthy: every fidelity budget was kept\n{without}");
     }
     let count = verdict.reasons.len();
     let mut text = format!("NOT TRUSTWORTHY: {count} {}", if count == 1 { "reason" } else { "reasons" });
@@ -109,7 +114,7 @@ pub fn verdict(verdict: &Verdict) -> String {
         let _ = writeln!(text, "  {}: {}, expected {}", reason.what, reason.measured, reason.budget);
         let _ = writeln!(text, "    {}", reason.advice);
     }
-    text
+    text + &without
 }
 
 /// The table at the end of a run.
@@ -198,7 +203,7 @@ fn waits(summary: &RunSummary) -> String {
 
 /// Findings without a budget: what a reader of the numbers must know all the same.
 fn notes(summary: &RunSummary) -> String {
-    let kinds = [FindingKind::MissingFeature, FindingKind::ClampedSysctl, FindingKind::Warning];
+    let kinds = [FindingKind::ClampedSysctl, FindingKind::Warning];
     let told = summary.fidelity.findings.iter().filter(|total| kinds.contains(&total.kind));
     let lines: String = told.flat_map(|total| &total.details).map(|detail| format!("  {detail}\n")).collect();
     if lines.is_empty() { lines } else { format!("\nnotes\n{lines}") }
@@ -319,6 +324,13 @@ pub fn comparison(comparison: &Comparison) -> String {
         let runs = column.runs.join(" ");
         let (tdf, scale, speed) = (&column.tdf, column.scale, speed_text(", ", column.speed));
         let _ = writeln!(text, "  {}: TDF {tdf}, scale {scale}{speed}, runs {runs}{why}", column.name);
+        for run in &column.distrusted {
+            for reason in &run.verdict.reasons {
+                let (what, measured, budget, advice) = (&reason.what, &reason.measured, &reason.budget, &reason.advice);
+                let _ = writeln!(text, "    {}: {what}: {measured}, expected {budget}; {advice}", run.run);
+            }
+        }
+        column.without.iter().for_each(|what| text += &format!("    without, on its host: {what}\n"));
     }
     let mut header = vec!["metric".to_owned(), "figure".to_owned()];
     for (index, column) in comparison.columns.iter().enumerate() {

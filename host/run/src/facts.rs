@@ -9,8 +9,8 @@ use diecast_host_supervisor::{HitsFrom, Meters};
 use diecast_host_sys::time;
 use diecast_host_tick::Cadence;
 
-/// What the journal says about the machine, and what the meter's hits come from.
-pub fn host_facts(hits_from: Option<HitsFrom>) -> HostFacts {
+/// What the journal says about the machine.
+pub fn host_facts() -> HostFacts {
     let host = diecast_host_doctor::host_facts();
     HostFacts {
         kernel: host.kernel,
@@ -18,7 +18,6 @@ pub fn host_facts(hits_from: Option<HitsFrom>) -> HostFacts {
         cores: host.cores,
         memory_bytes: host.memory_bytes,
         cgroups: host.cgroups,
-        hits_from: hits_from.map(|from| from.to_string()),
     }
 }
 
@@ -38,6 +37,7 @@ pub fn plan_facts(with_score: bool) -> io::Result<diecast_core_plan::HostFacts> 
         cpus: time::allowed_cpus().into_iter().map(|c| c as u32).collect(),
         memory_bytes: diecast_host_doctor::host_facts().memory_available_bytes,
         score_milli,
+        hit_cost_ns: None,
     })
 }
 
@@ -62,6 +62,12 @@ pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
     if asked_ns >= GRAIN_SAFE_NS {
         return asked_ns;
     }
+    let cost_ns = hit_cost_ns(hits_from).unwrap_or(0);
+    asked_ns.max((cost_ns * GRAIN_OF_HITS).next_multiple_of(1_000).min(GRAIN_SAFE_NS))
+}
+
+/// What a hit costs here, real CPU ns, where it is known: some milliseconds of looks.
+pub fn hit_cost_ns(hits_from: HitsFrom) -> Option<u64> {
     // Another thread's cores and timer slack are changed, not the caller's.
     let measured = std::thread::spawn(move || {
         let (meters, _) = Meters::start(hits_from, Cadence::of_grain(GRAIN_SAFE_NS), None).ok()?;
@@ -72,6 +78,5 @@ pub fn kept_grain_ns(asked_ns: u64, hits_from: HitsFrom) -> u64 {
             (0..LOOKS).filter_map(|_| probe.look(cpu, Some(hits)).ok()).flat_map(|l| l.hit_costs_ns).collect();
         hit_cost(&costs)
     });
-    let cost_ns = measured.join().ok().flatten().unwrap_or(0);
-    asked_ns.max((cost_ns * GRAIN_OF_HITS).next_multiple_of(1_000).min(GRAIN_SAFE_NS))
+    measured.join().ok().flatten()
 }

@@ -6,6 +6,22 @@ use diecast_core_journal::{CoreUse, HostUse};
 use diecast_core_vtime::RealNs;
 use diecast_host_sys::time;
 
+/// Beginnings of the names of the emulator's threads, and of those that keep cores awake.
+const EMULATOR: &str = "diecast-net";
+pub(crate) const AWAKE: &str = "awake";
+
+/// CPU time of this process's threads whose names begin so, ns. Those that have ended are missing.
+fn of_threads(names: [&str; 2]) -> [u64; 2] {
+    let mut sums = [0; 2];
+    for task in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let name = read("comm");
+        let Some(at) = names.iter().position(|begin| name.starts_with(begin)) else { continue };
+        sums[at] += read("schedstat").split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or(0);
+    }
+    sums
+}
+
 /// A look at the cores that this process may use; `nodes_ns` is the CPU time of all nodes up to now, `slow_ns` says for how
 /// long a core was slow.
 pub fn look(nodes_ns: u64, slow_ns: impl Fn(usize) -> u64) -> io::Result<HostUse> {
@@ -14,7 +30,9 @@ pub fn look(nodes_ns: u64, slow_ns: impl Fn(usize) -> u64) -> io::Result<HostUse
     let mut cores = cores(&stat, time::tick_ns());
     cores.retain(|c| allowed.contains(&(c.core as usize)));
     cores.iter_mut().for_each(|c| c.slow_ns = slow_ns(c.core as usize));
-    Ok(HostUse { r_ns: RealNs(time::monotonic_ns()), cores, own_ns: time::process_cpu_ns(), nodes_ns })
+    let [emulator_ns, awake_ns] = of_threads([EMULATOR, AWAKE]);
+    let (r_ns, own_ns) = (RealNs(time::monotonic_ns()), time::process_cpu_ns());
+    Ok(HostUse { r_ns, cores, own_ns, emulator_ns, awake_ns, nodes_ns })
 }
 
 /// The lines `cpuN` of /proc/stat: user nice system idle iowait irq softirq steal, in ticks. The times of guests, which
@@ -54,6 +72,22 @@ mod tests {
             ]
         );
         assert_eq!(cores("", 10), []);
+    }
+
+    #[test]
+    fn threads_are_told_apart_by_their_names() {
+        let burn = |name: &str, ms: u64| {
+            let work = move || {
+                let until_ns = time::thread_cpu_ns() + ms * 1_000_000;
+                while time::thread_cpu_ns() < until_ns {}
+                of_threads(["burner-a", "burner-b"])
+            };
+            std::thread::Builder::new().name(name.into()).spawn(work).unwrap().join().unwrap()
+        };
+        let ms = |ns: [u64; 2]| ns.map(|ns| ns / 1_000_000);
+        let (a, b) = (ms(burn("burner-a1", 30)), ms(burn("burner-b2", 50)));
+        assert!((29..45).contains(&a[0]) && a[1] == 0, "{a:?}");
+        assert!(b[0] == 0 && (49..65).contains(&b[1]), "{b:?}");
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub fn keep_awake(nodes: Vec<(Arc<NodeFrame>, Vec<u32>)>, egress: Option<Arc<Egr
     let mut awake = Awake { threads: Vec::new(), seen: Arc::new(Seen { cores, nodes, egress }), behind, _polls: polls };
     for cpu in time::allowed_cpus() {
         let (seen, behind) = (awake.seen.clone(), awake.behind.clone());
-        awake.threads.push(Beside::spawn("awake", move |stop| {
+        awake.threads.push(Beside::spawn(host_use::AWAKE, move |stop| {
             let _ = time::set_timer_slack_ns(AWAKE_SLACK_NS);
             let _ = behind.map(|group| group.join());
             if time::pin_to(&[cpu]).is_ok() && time::only_when_idle().is_ok() {

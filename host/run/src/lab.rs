@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::{Mode, Protocol};
-use diecast_core_journal::{FindingKind, Header, NodeFacts, Outcome, Phase, Record};
+use diecast_core_journal::{FindingKind, Header, MeterFacts, NodeFacts, Outcome, Phase, Record};
 use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
@@ -231,7 +231,7 @@ fn read_files(plan: &Plan, base: &Path) -> Result<BTreeMap<String, Vec<NodeFile>
     Ok(out)
 }
 
-fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meters: Option<&Meters>) -> Header {
+fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meter: Option<MeterFacts>) -> Header {
     let r = RealNs(time::monotonic_ns());
     let v = frame.v_of(r);
     let nodes = plan.nodes.iter().map(|n| NodeFacts {
@@ -254,7 +254,8 @@ fn header(plan: &Plan, o: &RunOptions<'_>, dir: &LabDir, frame: &LabFrame, meter
         catalog: plan.lab.clone(),
         catalog_hash: diecast_core_journal::hash_text(o.catalog_text),
         parameters: plan.workload.parameters.clone(),
-        host: host_facts(meters.and_then(Meters::hits_from)),
+        host: host_facts(),
+        meter,
         nodes: nodes.collect(),
         r_start_ns: r,
         v_start_ns: v,
@@ -437,11 +438,23 @@ fn set_up(
     let meters = meters.map_err(|e| RunError::Host(format!("{e}\n  hint: --hits threads does without")))?;
     let (meters, no_clocks) = meters.unzip();
     let journal = Recorder::create(o.out, frame.clone()).map_err(RunError::host("making the journal"))?;
-    journal.write(Record::Header(header(plan, o, dir, &frame, meters.as_ref())));
+    let meter = meters.as_ref().and_then(|meters| {
+        Some(MeterFacts {
+            hits_from: meters.hits_from()?.to_string(),
+            grain_ns: plan.grain_ns,
+            counts_kernel: meters.count_kernel(),
+            packets_tell: matches!(egress, Some(Ok(_))),
+        })
+    });
+    journal.write(Record::Header(header(plan, o, dir, &frame, meter)));
     journal.phase(Phase::SetUp);
     if let Some(why) = no_clocks.flatten().filter(|_| meters.as_ref().is_some_and(Meters::any)) {
         let text = format!("hits come from an event of each thread, which makes switches dearer: {why}");
         journal.finding(FindingKind::MissingFeature, None, 1, text);
+    }
+    if meters.as_ref().is_some_and(|meters| meters.any() && !meters.count_kernel()) {
+        let text = "the meter does not hit threads in the kernel (see perf_event_paranoid): what they use there is charged late";
+        journal.finding(FindingKind::MissingFeature, None, 1, text.to_owned());
     }
     let initial_rto = match InitialRto::attach() {
         Ok(rto) => Some(rto),

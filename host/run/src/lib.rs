@@ -33,7 +33,7 @@ pub use capture::{CaptureCounts, CaptureRequest};
 pub use clocks::{ClockWords, NodeClock};
 pub use diecast_host_supervisor::HitsFrom;
 pub use diecast_host_sys::process::keep_statuses;
-pub use facts::{default_grain_ns, host_facts, kept_grain_ns, plan_facts};
+pub use facts::{default_grain_ns, hit_cost_ns, host_facts, kept_grain_ns, plan_facts};
 pub use lab::{Ran, RunError, RunOptions, on_interrupt, run};
 pub use live::{Answer, Changed, Request, When};
 pub use pace::Pace;

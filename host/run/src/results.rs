@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use diecast_core_abi::Counters;
 use diecast_core_experiment::{Combine, Metric, MetricSource, Protocol};
 use diecast_core_journal::{
     End, FindingKind, JOURNAL_FILE, MetricData, MetricValue, NicFaults, NodeSample, Outcome, Record, Throttling,
@@ -65,6 +67,8 @@ impl Sampled {
             let c = &f.page().counters;
             c.charged_ns.load(Relaxed) + c.charged_by_supervisor_ns.load(Relaxed)
         };
+        let count =
+            |of: fn(&Counters) -> &AtomicU64| self.frame.as_ref().map_or(0, |f| of(&f.page().counters).load(Relaxed));
         let received = self.frame.as_ref().map(|f| f.receiver.received()).unwrap_or_default();
         let sample = NodeSample {
             node: self.name.clone(),
@@ -83,6 +87,8 @@ impl Sampled {
             ring_dropped_packets: (0..self.nics.len())
                 .map(|nic| link_counters(self.netns.as_fd(), &nic_device(nic)).map_or(0, |c| c.sent_dropped))
                 .sum(),
+            trapped_calls: count(|c| &c.traps),
+            slotless_hits: count(|c| &c.no_slot),
             nic_faults,
         };
         let throttling = self.has_quota.then(|| self.cgroup.throttled().ok()).flatten().map(|t| Throttling {

@@ -1,6 +1,7 @@
 //! The host's clocks.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::check;
@@ -61,6 +62,18 @@ pub fn thread_cpu_ns() -> u64 {
 /// CPU time of the calling process in nanoseconds.
 pub fn process_cpu_ns() -> u64 {
     clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// CPU time of the children that this process has waited for, and of theirs, in user mode and in the kernel, ns.
+pub fn children_cpu_ns() -> (u64, u64) {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills the struct, which is all zero until then, and valid so.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let ns = |t: libc::timeval| t.tv_sec as u64 * 1_000_000_000 + t.tv_usec as u64 * 1_000;
+    (ns(usage.ru_utime), ns(usage.ru_stime))
 }
 
 /// Length of a tick as the kernel counts them for programs, ns.

@@ -12,7 +12,7 @@ use diecast_core_journal::{
 use diecast_core_report::{Budgets, Fidelity, Run, load_run, samples_file};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 
-const S: u64 = 1_000_000_000;
+pub const S: u64 = 1_000_000_000;
 
 /// What differs between made-up runs.
 #[derive(Clone)]
@@ -78,6 +78,7 @@ impl Made {
             catalog_hash: hash_text("diecast: 1"),
             parameters: BTreeMap::from([("rate".into(), "90/s".into())]),
             host: HostFacts::default(),
+            meter: None,
             nodes: vec![node("load-1", 0.1, 0, true), node("app-1", 0.15, 1, false)],
             r_start_ns: RealNs(100 * S),
             v_start_ns: VirtNs(100 * S),
@@ -118,6 +119,8 @@ impl Made {
                     received_packets: v_s * 290,
                     dropped_packets: 0,
                     ring_dropped_packets: self.ring_dropped / 20 * (v_s - 7),
+                    trapped_calls: v_s * 10,
+                    slotless_hits: 0,
                     nic_faults: vec![],
                 }));
                 if metered {
@@ -169,6 +172,8 @@ impl Made {
                 r_ns: real(v_s),
                 cores: vec![core(0), core(1)],
                 own_ns: all_ns * 150 / 100 - self.others_ns_per_s * v_s * self.tdf,
+                emulator_ns: all_ns * 20 / 100,
+                awake_ns: all_ns * 110 / 100,
                 nodes_ns: all_ns * 40 / 100,
             }));
         }

@@ -1,9 +1,9 @@
 //! Comparisons: grouping, errors, bars, and when there is no verdict. Golden files: UPDATE_EXPECT=1 rewrites them.
 
 use crate::common::{Made, load};
-use diecast_core_journal::{Drops, MetricData, Mode, Outcome, PipeSample, PipesSample};
+use diecast_core_journal::{Drops, MeterFacts, MetricData, Mode, Outcome, PipeSample, PipesSample, Reason};
 use diecast_core_report::stats::{Bootstrap, Judged};
-use diecast_core_report::{Budgets, Comparison, LoadError, Overall, Run, RunSummary, html, text};
+use diecast_core_report::{Budgets, Comparison, Distrusted, LoadError, Overall, Run, RunSummary, html, text};
 use diecast_core_vtime::VirtSpan;
 use expect_test::expect_file;
 
@@ -339,4 +339,55 @@ fn a_metric_that_a_run_lacks_leaves_a_gap_not_a_zero() {
     assert_eq!(comparison.rows[0].cells[1], Default::default());
     text::comparison(&comparison);
     html::comparison(&comparison, &runs);
+}
+
+#[test]
+fn a_run_that_is_not_trustworthy_says_why() {
+    let mut runs = blocks();
+    let reason = |what: &str| Reason {
+        what: what.into(),
+        measured: "240 µs".into(),
+        budget: "at most 100 µs".into(),
+        advice: "raise the TDF to 30".into(),
+    };
+    let Run { label, summary, .. } = &mut runs[2];
+    let verdict = &mut summary.verdict;
+    (verdict.trustworthy, verdict.reasons) = (false, vec![reason("emulator lateness p99"), reason("another")]);
+    verdict.without = vec!["the initial RTO is not dilated".into()];
+    let (label, verdict) = (label.clone(), verdict.clone());
+    let comparison = compare(&runs);
+    let column = comparison.columns.iter().find(|column| column.mode == Mode::Diecast).unwrap();
+    assert_eq!(column.distrusted, [Distrusted { run: label.clone(), verdict }]);
+    let why = format!(
+        "{label} is not trustworthy: emulator lateness p99 240 µs, at most 100 µs expected, and 1 reason more; raise the TDF to 30"
+    );
+    assert_eq!(column.no_verdict.as_ref(), Some(&why));
+    let said = text::comparison(&comparison);
+    for line in [
+        format!("NO VERDICT: diecast: {why}\n"),
+        format!("    {label}: another: 240 µs, expected at most 100 µs; raise the TDF to 30\n"),
+        "    without, on its host: the initial RTO is not dilated\n".into(),
+    ] {
+        assert!(said.contains(&line), "{line}in {said}");
+    }
+}
+
+#[test]
+fn other_machines_and_other_meters_are_not_the_same_thing() {
+    for (times, why) in [(1.04, None), (1.06, Some("app-1 has the speed 0.159 here and 0.15 in the baseline"))] {
+        let mut runs = blocks();
+        for run in runs.iter_mut().filter(|run| run.summary.header.mode == Mode::Diecast) {
+            run.summary.header.nodes[1].speed *= times;
+        }
+        let columns = compare(&runs).columns;
+        let column = columns.iter().find(|column| column.mode == Mode::Diecast).unwrap();
+        assert_eq!(column.no_verdict.as_deref(), why);
+    }
+    let mut runs = blocks();
+    let grain = |grain_ns| MeterFacts { hits_from: "cores".into(), grain_ns, counts_kernel: true, packets_tell: true };
+    let diecast = runs.iter_mut().filter(|run| run.summary.header.mode == Mode::Diecast);
+    diecast.zip([100_000, 500_000]).for_each(|(run, ns)| run.summary.header.meter = Some(grain(ns)));
+    let names: Vec<String> = compare(&runs).columns.into_iter().map(|column| column.name).collect();
+    let of = |grain: &str| format!("diecast TDF 10 scale 10 grain {grain} hits from cores rate=90/s");
+    assert!(names.contains(&of("100 µs")) && names.contains(&of("500 µs")), "{names:?}");
 }

@@ -1,8 +1,11 @@
 //! When is a run trustworthy, and what is advised.
 
 use crate::common::{self, Made, example, lateness};
-use diecast_core_journal::{Conservation, Finding, FindingKind, LatenessSource, Mode, NicFaults, Record, to_line};
-use diecast_core_report::{Budgets, Fidelity, RunSummary};
+use diecast_core_journal::{
+    Conservation, Finding, FindingKind, HostSpeed, LatenessSource, MeterFacts, Mode, NicFaults, NodeSample, Record,
+    Throttling, to_line,
+};
+use diecast_core_report::{Budgets, Fidelity, RunSummary, text};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
 
 fn verdict(fidelity: &Fidelity) -> (Vec<String>, Option<u32>) {
@@ -281,11 +284,14 @@ fn reasons_name_the_first_findings_and_count_the_rest() {
         let reason = verdict.reasons.into_iter().next().unwrap();
         (reason.measured, reason.advice)
     };
-    assert_eq!(reason(&[7]), ("1".into(), detail(7)));
-    assert_eq!(reason(&[7, 7]), ("2".into(), detail(7)), "the same words once");
+    let what_to_do = ": these keep the host's clocks and speed: start programs by the catalog or `diecast exec`; LIMITS.md says what \
+                      can't be in a frame";
+    let advice = |details: String| details + what_to_do;
+    assert_eq!(reason(&[7]), ("1".into(), advice(detail(7))));
+    assert_eq!(reason(&[7, 7]), ("2".into(), advice(detail(7))), "the same words once");
     let (count, words) = reason(&[7, 8, 9, 10, 11]);
     assert_eq!(count, "5");
-    assert_eq!(words, format!("{}; {}; {}; and 2 more, see the journal", detail(7), detail(8), detail(9)));
+    assert_eq!(words, advice(format!("{}; {}; {}; and 2 more, see the journal", detail(7), detail(8), detail(9))));
 }
 
 /// The table of waits, line by line, in the words at the end of a run.
@@ -326,4 +332,69 @@ fn what_has_no_budget_is_still_told() {
     let told = diecast_core_report::text::run(&summary, &Budgets::default());
     assert!(told.ends_with(&format!("\nnotes\n  {detail}\n")), "{told}");
     assert!(summary.fidelity.verdict(&Budgets::default()).trustworthy);
+}
+
+#[test]
+fn a_long_grain_is_a_reason_where_packets_do_not_tell() {
+    let grain = "the grain, without debt at egress";
+    for (packets_tell, grain_ns, expected) in
+        [(true, 500_000, None), (false, 100_000, None), (false, 100_001, Some(grain))]
+    {
+        let mut fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+        fidelity.meter = Some(MeterFacts { hits_from: "cores".into(), grain_ns, counts_kernel: true, packets_tell });
+        let expected: Vec<&str> = expected.into_iter().collect();
+        assert_eq!(verdict(&fidelity), (expected.iter().map(|&what| what.to_owned()).collect(), None));
+    }
+}
+
+#[test]
+fn what_a_run_did_without_is_said_with_its_verdict() {
+    let Record::Finding(Finding { detail, .. }) = finding(FindingKind::MissingFeature) else { panic!() };
+    let twice = vec![finding(FindingKind::MissingFeature), finding(FindingKind::MissingFeature)];
+    let verdict = Made::new(Mode::Diecast, 1).fidelity(twice).verdict(&Budgets::default());
+    assert_eq!((verdict.trustworthy, &verdict.without), (true, &vec![detail.clone()]));
+    let said = text::verdict(&verdict);
+    assert_eq!(said, format!("trustworthy: every fidelity budget was kept\n  without, on this host:\n    {detail}\n"));
+}
+
+#[test]
+fn what_happens_after_measuring_is_no_reason() {
+    let made = Made::new(Mode::Diecast, 1);
+    let (v_ns, r_ns) = (VirtNs(128 * common::S), RealNs((100 + 28 * made.tdf) * common::S));
+    let node = || "app-1".to_owned();
+    let Record::Sample(sample) = example("sample") else { panic!() };
+    let after = vec![
+        Record::Throttling(Throttling {
+            node: node(),
+            v_ns,
+            periods: 9,
+            throttled_periods: 9,
+            r_throttled_ns: 50 * common::S,
+        }),
+        Record::HostSpeed(HostSpeed { core: 0, r_ns, probe_ns: made.probe_ns * 20 }),
+        Record::Sample(NodeSample { node: node(), v_ns, ring_dropped_packets: 3, ..sample.clone() }),
+    ];
+    let fidelity = made.fidelity(after);
+    assert_eq!(verdict(&fidelity), (vec![], None));
+    assert_eq!(fidelity.host_speed, made.fidelity(vec![]).host_speed);
+    // Hits that nobody was charged for count whenever they came.
+    let unslotted = Record::Sample(NodeSample { node: node(), v_ns, slotless_hits: 2, ..sample });
+    assert_eq!(verdict(&made.fidelity(vec![unslotted])).0, ["hits that were charged to nobody (app-1)"]);
+}
+
+#[test]
+fn who_had_the_cores_is_told() {
+    let fidelity = Made::new(Mode::Diecast, 1).fidelity(vec![]);
+    let told: Vec<(String, String)> = (fidelity.checks(&Budgets::default()).into_iter())
+        .filter(|check| check.what.starts_with("cores ") && check.budget == "told only")
+        .map(|check| (check.what, check.measured))
+        .collect();
+    // Of two cores' time.
+    let expected = [
+        ("cores used by the nodes", "20 %"),
+        ("cores used by the emulator", "10 %"),
+        ("cores used by the supervisor", "10 %"),
+        ("cores kept awake, which others can have", "55 %"),
+    ];
+    assert_eq!(told, expected.map(|(what, share)| (what.to_owned(), share.to_owned())));
 }

@@ -103,8 +103,8 @@ fn meter(meters: &Meters) -> Check {
         }
         Meters::Threads(PerfEvents::UserOnly) => s.degraded(
             format!("cpu-clock events with sigtrap, user mode only; {paranoid}"),
-            "time that programs spend in the kernel is not metered: servers look faster than they are, and runs that \
-             use much of it say that they are not trustworthy",
+            "hits come only of time in user mode: what programs use in the kernel is charged late, in lumps, so that servers \
+             look faster than they are; a frame that spent over half of its CPU time there says that it is not trustworthy",
             root_or("sysctl kernel.perf_event_paranoid=1"),
         ),
         Meters::Threads(PerfEvents::None) => {

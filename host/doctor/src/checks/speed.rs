@@ -19,6 +19,8 @@ const LOOKING_NS: u64 = 400_000_000;
 const DIFFERENCE_PERCENT_MAX: f64 = 5.0;
 /// A hit may cost this part of the default grain.
 const HIT_PERCENT_MAX: f64 = 20.0;
+/// The grain of a lab whose packets tell what their senders have used.
+const LAB_GRAIN_NS: u64 = 500_000;
 /// The hits of a busy node at TDF 10 would take too long here: those of one at TDF 1 and half speed.
 const HITS: Hits = Hits { grain_ns: GRAIN_NS, pause_ns: GRAIN_NS };
 /// More cores are not listed one by one.
@@ -124,17 +126,20 @@ fn judge_hits(s: Subject, looks: &[Look]) -> Check {
     let of_grain = cost as f64 * 100.0 / GRAIN_NS as f64;
     let (low, high) = (costs[costs.len() / 10], costs[costs.len() * 9 / 10]);
     let found = format!(
-        "{:.1} us, 80 % between {:.1} and {:.1}; {of_grain:.0} % of the default grain",
+        "{:.1} us, 80 % between {:.1} and {:.1}; {of_grain:.0} % of a frame's grain of {} us, {:.0} % of a lab's of {}",
         cost as f64 / 1e3,
         low as f64 / 1e3,
-        high as f64 / 1e3
+        high as f64 / 1e3,
+        GRAIN_NS / 1_000,
+        cost as f64 * 100.0 / LAB_GRAIN_NS as f64,
+        LAB_GRAIN_NS / 1_000
     );
     if of_grain > HIT_PERCENT_MAX {
         return s.degraded(
             found,
             "the meter takes as much of the host's CPU beside what programs use; it is not charged to them, but leaves \
              less room on a core",
-            "use a longer grain (--grain 500): requests shorter than it are then less exact",
+            "for frames --grain 500us, as labs have it: what is shorter is then less exact",
         );
     }
     s.ok(found)
@@ -177,7 +182,10 @@ mod tests {
         let cheap: Vec<Look> = (1..=10).map(|us| look(0, 400, us)).collect();
         let check = judge_hits(s, &cheap);
         assert_eq!(check.status, Status::Ok);
-        assert_eq!(check.found, "5.0 us, 80 % between 2.0 and 10.0; 5 % of the default grain");
+        assert_eq!(
+            check.found,
+            "5.0 us, 80 % between 2.0 and 10.0; 5 % of a frame's grain of 100 us, 1 % of a lab's of 500"
+        );
         assert_eq!(judge_hits(s, &[look(0, 400, 21)]).status, Status::Degraded);
         assert_eq!(
             judge_hits(s, &[Look { cpu: 0, work_ns: 1, hit_costs_ns: Vec::new(), hit_rests_ns: Vec::new() }]).status,
