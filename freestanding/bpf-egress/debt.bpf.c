@@ -58,7 +58,8 @@
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
-// What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing.
+// What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing; and from getting a core to the
+// first receive, the program's.
 #define WAKE_MAX_NS 100000
 
 #include "kernel.h"
@@ -432,7 +433,7 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	struct meter *meter;
 	struct node *node;
 	struct burst *b;
-	__u64 cpu_ns, since_ns, cookie, now;
+	__u64 cpu_ns, since_ns, begins_ns, cookie, now;
 
 	if (bytes <= 0 || flags & MSG_PEEK)
 		return 0;
@@ -453,8 +454,10 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	since_ns = gain(b->paid_ns, cpu_ns - b->counted_from_ns);
-	if (!b->data && !b->hits && !b->whole_pieces_ns)
-		tally(&node->wakes[WAKES], gain(own_time(b), since_ns));
+	begins_ns = gain(own_time(b), since_ns);
+	// What takes longer has had something else to do first.
+	if (!b->data && !b->hits && !b->whole_pieces_ns && begins_ns <= WAKE_MAX_NS)
+		tally(&node->wakes[WAKES], begins_ns);
 	if (since_ns < COLD_MAX_NS) {
 		b->data += bytes + RECEIVE_BYTES;
 	} else if (!b->whole_pieces_ns) {

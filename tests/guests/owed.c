@@ -91,6 +91,54 @@ static void looks(const char *name, int (*look)(void)) {
     line("range %s.short 0 %ld %d", name, short_ones, ROUNDS / 10);
 }
 
+// Who sleeps for so long after each piece of work does not begin the next sooner.
+static void paced(void) {
+    enum { ROUNDS = 40 };
+    long worked = 0, m = mono();
+    for (int i = 0; i < ROUNDS; i++) {
+        long c = now(CLOCK_THREAD_CPUTIME_ID);
+        work();
+        worked += now(CLOCK_THREAD_CPUTIME_ID) - c;
+        sleep_for(WORK);
+    }
+    long due = worked + ROUNDS * WORK;
+    line("range paced %ld %ld %ld", due * 9 / 10, mono() - m, due * 3);
+}
+
+// What is left until an instant, asked of the clock after the work, is over then.
+static int wait_epoll(long ns) {
+    struct epoll_event e;
+    ts_t t = ts_of(ns);
+    return R6(SYS_epoll_pwait2, never, &e, 1, &t, NULL, 8);
+}
+static int wait_ppoll(long ns) {
+    struct pollfd p = {never, POLLIN, 0};
+    ts_t t = ts_of(ns);
+    return ppoll(&p, 1, &t, NULL);
+}
+static int wait_select(long ns) {
+    fd_set set;
+    struct timeval t = tv_of(ns);
+    FD_ZERO(&set);
+    FD_SET(never, &set);
+    return select(never + 1, &set, NULL, NULL, &t);
+}
+static void in_time(const char *name, int (*wait)(long)) {
+    enum { ROUNDS = 20 };
+    long late = 0, early = 0, found = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        long due = mono() + 3 * WORK;
+        work();
+        long left = due - mono();
+        found += wait(left > 0 ? left : 0);
+        long after = mono() - due;
+        late += after < WORK / 2;
+        early += after < 0;
+    }
+    same(name, "%ld %ld", found, early);
+    line("range %s.in_time %d %ld %d", name, ROUNDS * 3 / 4, late, ROUNDS);
+}
+
 static volatile long told_at;
 static void tell(int signal) {
     (void)signal;
@@ -195,6 +243,10 @@ int main(int argc, char **argv) {
     looks("poll", look_poll);
     looks("ppoll", look_ppoll);
     looks("select", look_select);
+    paced();
+    in_time("in_time.epoll", wait_epoll);
+    in_time("in_time.ppoll", wait_ppoll);
+    in_time("in_time.select", wait_select);
     signals();
     cancelled("cancel.forever", -1);
     cancelled("cancel.within", 20000);

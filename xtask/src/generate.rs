@@ -169,6 +169,12 @@ slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwai
 pselect6 with a timeout or a mask; up to four slices where it looks by these without, by poll and epoll_pwait with 0, by the read \
 itself, or in a node where threads have weights or cores of their own. Then a level-triggered epoll tells of one request where the \
 original's tells of several, some of which overtake others.
+- A deadline that a program reckons from its clock amid a slice is early by as much, so a wait until then ends early (a futex, a \
+timer). A relative sleep begins when the thread has paid; the timeout of a look for more when it was asked for, since most \
+event loops reckon it from their clock right before; where one reckons from what its clock said before its work, or means a \
+constant, it ends earlier than the original's by what the thread owed.
+- What packets took off a thread that ends before its next hit stays in the CPU time that its process sees (CLOCK_PROCESS_CPUTIME_ID, \
+getrusage), some 10 to 25 us of each such thread; it is charged to nobody.
 - A tracer that lets go of a program (strace -p) leaves it the CPU time of the meantime to pay for at its next hit.
 - Refused: listeners of seccomp (EBUSY, since the frame's is there); 32-bit programs; seccomp's strict mode (EINVAL); \
 system calls by `int $0x80`, which end the program by SIGSYS; PTRACE_O_SUSPEND_SECCOMP, by the kernel, to tracers in the frame; \

@@ -181,9 +181,12 @@ impl Account<'_> {
         } else {
             let left_over_ns = sent.burst_cpu_ns.saturating_sub(last_cpu_ns).min(used_ns);
             let mut earliest = before;
+            let mut own_end_v_ns = before.0;
             if left_over_ns > 0 {
                 let usual = at_usual_speed(self.slow_discount, left_over_ns);
-                let latest_start = woke.0.saturating_sub(self.slowness.mul_floor(usual));
+                let left_over_v_ns = self.slowness.mul_floor(usual);
+                own_end_v_ns = own_end_v_ns.saturating_add(left_over_v_ns);
+                let latest_start = woke.0.saturating_sub(left_over_v_ns);
                 let start = VirtNs(before.0.max(latest_start));
                 let beside = (switches.saturating_sub(1), core::mem::take(&mut after_hit_ns));
                 earliest = self.book(start, left_over_ns, Burst::of(slot), beside);
@@ -192,8 +195,8 @@ impl Account<'_> {
             slot.set_burst(burst_after(0, used_ns - left_over_ns), false);
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
-            // Here it has run ahead and found nothing more to do.
-            let extra_wake_ns = if earliest.0 > woke.0 { self.extra_wake_ns } else { 0 };
+            // Here it has run ahead and found nothing more to do. Where others have the cores its original had slept too.
+            let extra_wake_ns = if own_end_v_ns > woke.0 { self.extra_wake_ns } else { 0 };
             let beside = (of_burst, self.packet_ns + extra_wake_ns + after_hit_ns);
             self.book(self.begins(earliest, woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
@@ -543,6 +546,10 @@ mod tests {
             assert_eq!(found, (from + 2 * charged_us * US, charged_us * US, from + 2 * charged_us * US));
             assert_eq!(s.last_cpu_ns.load(Relaxed), 1300 * US, "all that the kernel counted is settled");
         }
+        // It was done at 9.02 ms and slept; it is another's work that has the core until 11 ms.
+        let s = slot(990 * US, 50 * MS, 9 * MS);
+        let less = (&none, 0, SwitchCost::default(), [0, 20 * US]);
+        assert_eq!(charged_less(less, 11 * MS, 101 * MS, Some(&s), &sent()).1, 310 * US);
     }
 
     /// Nine tenths of 1/65536 each.

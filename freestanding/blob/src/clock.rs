@@ -421,6 +421,13 @@ impl Wait {
         Wait { end_mono_ns, zero: ns == 0 }
     }
 
+    /// One that began so much virtual time ago.
+    pub fn since(t: Timespec, ago_ns: u64) -> Wait {
+        let Wait { end_mono_ns, zero } = Wait::new(t);
+        // Of what never ends nothing has passed.
+        Wait { end_mono_ns: if end_mono_ns == u64::MAX { u64::MAX } else { end_mono_ns.saturating_sub(ago_ns) }, zero }
+    }
+
     /// What is left of it in real time, with the machine's slack and at least 1 ns, and the generation that says so.
     pub fn left(&self) -> (Timespec, u64) {
         let clock = &node().clock;

@@ -27,18 +27,18 @@ struct Here {
     switches: u64,
 }
 
-/// Before a wait that may find something already.
+/// Before a wait that may find something already, and before a sleep. The virtual time that it took, ns.
 #[inline(never)]
-pub fn before_wait() {
+pub fn before_wait() -> u64 {
     let n = node();
     // Only hits know of weights, and of the cores that a thread has been pinned to since.
     if n.metered.load(Relaxed) == 0 || n.weighted.load(Relaxed) != 0 || n.sched.used() {
-        return;
+        return 0;
     }
-    let Some(slot) = n.slot(sys::gettid()) else { return };
+    let Some(slot) = n.slot(sys::gettid()) else { return 0 };
     // Others sleep for what they owe wherever they are hit.
     if !slot.packets_tell() {
-        return;
+        return 0;
     }
     let (cpu_ns, at) = (clock::thread_cpu(), clock::now_real());
     let segment = n.segment();
@@ -46,16 +46,17 @@ pub fn before_wait() {
     let (before, used) = unpaid(slot, cpu_ns);
     let began = segment.v_of(RealNs(at.0.saturating_sub(used)));
     if !is_worth(segment.v_of(at), done(n, before.max(began), n.slowness().mul_floor(used))) {
-        return;
+        return 0;
     }
+    let asked_mono_ns = clock::mono_now();
+    let Some(mask) = pay(slot, Here { cpu_ns, at, switches: usage::switches() }, began) else { return 0 };
     // As after a hit, which there are few of.
-    if let Some(mask) = pay(slot, Here { cpu_ns, at, switches: usage::switches() }, began) {
-        if process().own.cpu_timers.load(Relaxed) != 0 {
-            cputimers::check(mask);
-        }
-        usage::meet_cpu_limit(mask);
-        signals::set_kernel_mask_of(mask, METER_PAYS);
+    if process().own.cpu_timers.load(Relaxed) != 0 {
+        cputimers::check(mask);
     }
+    usage::meet_cpu_limit(mask);
+    signals::set_kernel_mask_of(mask, METER_PAYS);
+    clock::mono_now().saturating_sub(asked_mono_ns)
 }
 
 /// When what is charged so far ends, and CPU time since. The emulator moves the first before the second: where it does so now

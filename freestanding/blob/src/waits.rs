@@ -82,6 +82,7 @@ fn remaining(asked: Timespec, left: Timespec) -> Timespec {
 pub fn nanosleep(a: [u64; 6]) -> Ret {
     let Some(t) = valid_timespec(a[0]) else { return as_is(nr::NANOSLEEP, a) };
     let mut left = Timespec { sec: 0, nsec: 0 };
+    pay::before_wait();
     let wait = Wait::new(t);
     let r = loop {
         let (real, generation) = wait.left();
@@ -104,6 +105,7 @@ pub fn clock_nanosleep(a: [u64; 6]) -> Ret {
         return absolute(nr::CLOCK_NANOSLEEP, a, 2, id);
     }
     let mut left = Timespec { sec: 0, nsec: 0 };
+    pay::before_wait();
     let wait = Wait::new(t);
     let r = loop {
         let (real, generation) = wait.left();
@@ -154,24 +156,31 @@ fn cpu_sleep(a: [u64; 6], id: i32, t: Timespec) -> Ret {
 /// poll and epoll_wait: an int of milliseconds in argument `at`.
 #[inline(never)]
 pub fn poll(number: u32, a: [u64; 6], at: usize) -> Ret {
-    pay::before_wait();
-    milliseconds(number, a, at)
+    let paid_ns = pay_for(number == nr::EPOLL_WAIT || a[1] != 0);
+    milliseconds(number, a, at, paid_ns)
 }
 
-/// The same, for a thread that has paid, and epoll_pwait.
+/// A timeout is mostly what lies between now and some event of the program's, and was found before the thread pays: it began by
+/// then. One of a wait for nothing else is a sleep. What of it has passed, virtual ns.
+fn pay_for(anything: bool) -> u64 {
+    let paid_ns = pay::before_wait();
+    if anything { paid_ns } else { 0 }
+}
+
+/// The same, for a thread that has paid for so much virtual time since it began, and epoll_pwait.
 ///
 /// Real milliseconds are too coarse for a frame of any TDF: the calls that take nanoseconds serve these, unless a
 /// filter of the program's own might refuse them.
 #[inline(never)]
-fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
+fn milliseconds(number: u32, a: [u64; 6], at: usize, paid_ns: u64) -> Ret {
     let ms = a[at] as i32;
     if ms <= 0 {
         return if ms == 0 { as_is(number, a) } else { untimed(number, a) };
     }
     if carried::filtered() {
-        return whole_milliseconds(number, a, at);
+        return whole_milliseconds(number, a, at, paid_ns);
     }
-    let wait = Wait::new(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 });
+    let wait = Wait::since(Timespec { sec: ms as i64 / 1000, nsec: ms as i64 % 1000 * 1_000_000 }, paid_ns);
     let r = loop {
         let (mut real, generation) = wait.left();
         let time = &raw mut real as u64;
@@ -184,14 +193,14 @@ fn milliseconds(number: u32, a: [u64; 6], at: usize) -> Ret {
             break r;
         }
     };
-    if r == ENOSYS { whole_milliseconds(number, a, at) } else { r }
+    if r == ENOSYS { whole_milliseconds(number, a, at, paid_ns) } else { r }
 }
 
 /// Rounded up to whole milliseconds; what an int can't hold is waited for in pieces.
 #[inline(never)]
-fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+fn whole_milliseconds(number: u32, mut a: [u64; 6], at: usize, paid_ns: u64) -> Ret {
     let ms = a[at] as i64;
-    let wait = Wait::new(Timespec { sec: ms / 1000, nsec: ms % 1000 * 1_000_000 });
+    let wait = Wait::since(Timespec { sec: ms / 1000, nsec: ms % 1000 * 1_000_000 }, paid_ns);
     loop {
         let (real, generation) = wait.left();
         let ns = clock::ns_of(real);
@@ -223,12 +232,12 @@ fn mask_copy(addr: u64, size: u64, copy: &mut u64, call: &mut Option<TemporaryMa
 
 #[inline(never)]
 pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
-    pay::before_wait();
+    let paid_ns = pay_for(true);
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
         let seen = interrupt::seen();
-        let r = milliseconds(nr::EPOLL_PWAIT, a, 3);
+        let r = milliseconds(nr::EPOLL_PWAIT, a, 3, paid_ns);
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -237,12 +246,12 @@ pub fn epoll_pwait(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
-    pay::before_wait();
+    let paid_ns = pay_for(true);
     let (mut mask, mut call) = (u64::MAX, None);
     a[4] = mask_copy(a[4], a[5], &mut mask, &mut call);
     loop {
         let seen = interrupt::seen();
-        let r = relative(nr::EPOLL_PWAIT2, a, 3);
+        let r = relative_since(nr::EPOLL_PWAIT2, a, 3, paid_ns);
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -251,12 +260,12 @@ pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn ppoll(mut a: [u64; 6]) -> Ret {
-    pay::before_wait();
+    let paid_ns = pay_for(a[1] != 0);
     let (mut mask, mut call) = (u64::MAX, None);
     a[3] = mask_copy(a[3], a[4], &mut mask, &mut call);
     loop {
         let seen = interrupt::seen();
-        let r = in_out(nr::PPOLL, a, 2);
+        let r = in_out(nr::PPOLL, a, 2, paid_ns);
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -265,13 +274,13 @@ pub fn ppoll(mut a: [u64; 6]) -> Ret {
 
 /// A relative timespec that the kernel overwrites with what is left (unless it was zero).
 #[inline(never)]
-fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+fn in_out(number: u32, mut a: [u64; 6], at: usize, paid_ns: u64) -> Ret {
     let addr = a[at];
     if addr == 0 {
         return as_is(number, a);
     }
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let wait = Wait::new(t);
+    let wait = Wait::since(t, paid_ns);
     let (mut given, mut real);
     let r = loop {
         let generation;
@@ -295,7 +304,7 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize) -> Ret {
 #[inline(never)]
 #[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
-    pay::before_wait();
+    let paid_ns = pay_for(a[0] != 0);
     let (mut mask, mut call) = (u64::MAX, None);
     let mut packed = [0u64; 2];
     if a[5] != 0
@@ -306,7 +315,7 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
     }
     loop {
         let seen = interrupt::seen();
-        let r = if number == nr::PSELECT6 { in_out(number, a, 4) } else { io_wait(number, a) };
+        let r = if number == nr::PSELECT6 { in_out(number, a, 4, paid_ns) } else { io_wait(number, a) };
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -324,10 +333,11 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
         return as_is(number, a);
     }
     let Ok(t) = user::get::<Timespec>(a[4]) else { return as_is(number, a) };
-    if t.sec < 0 || t.nsec < 0 {
+    let (more, nsec) = (t.nsec.div_euclid(1_000_000_000), t.nsec.rem_euclid(1_000_000_000));
+    let carried = Timespec { sec: t.sec.saturating_add(more), nsec };
+    if carried.sec < 0 {
         return as_is(number, a);
     }
-    let carried = Timespec { sec: t.sec.saturating_add(t.nsec / 1_000_000_000), nsec: t.nsec % 1_000_000_000 };
     let wait = Wait::new(carried);
     loop {
         let (real, generation) = wait.left();
@@ -343,16 +353,16 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
 /// A timeval in and out; too many microseconds are legal.
 #[inline(never)]
 pub fn select(mut a: [u64; 6]) -> Ret {
-    pay::before_wait();
+    let paid_ns = pay_for(a[0] != 0);
     let addr = a[4];
-    let t = match user::get::<Timeval>(addr) {
-        Ok(t) if t.sec >= 0 && t.usec >= 0 => t,
-        _ => return as_is(nr::SELECT, a),
-    };
-    // The kernel adds without a bound, and then finds it negative.
-    let Some(sec) = t.sec.checked_add(t.usec / 1_000_000) else { return as_is(nr::SELECT, a) };
+    let Ok(t) = user::get::<Timeval>(addr) else { return as_is(nr::SELECT, a) };
+    // As the kernel does, which adds first, without a bound, and then refuses what is negative.
+    let sec = t.sec.wrapping_add(t.usec / 1_000_000);
     let asked = Timespec { sec, nsec: t.usec % 1_000_000 * 1000 };
-    let wait = Wait::new(asked);
+    if asked.sec < 0 || asked.nsec < 0 {
+        return as_is(nr::SELECT, a);
+    }
+    let wait = Wait::since(asked, paid_ns);
     let (mut given, mut copy);
     let r = loop {
         let (real, generation) = wait.left();
@@ -376,13 +386,19 @@ pub fn select(mut a: [u64; 6]) -> Ret {
 
 /// A relative timespec that is only read.
 #[inline(never)]
-pub fn relative(number: u32, mut a: [u64; 6], at: usize) -> Ret {
+pub fn relative(number: u32, a: [u64; 6], at: usize) -> Ret {
+    relative_since(number, a, at, 0)
+}
+
+/// One that began so much virtual time ago.
+#[inline(never)]
+fn relative_since(number: u32, mut a: [u64; 6], at: usize, ago_ns: u64) -> Ret {
     let addr = match a.get(at) {
         Some(p) if *p != 0 => *p,
         _ => return untimed(number, a),
     };
     let Some(t) = valid_timespec(addr) else { return as_is(number, a) };
-    let wait = Wait::new(t);
+    let wait = Wait::since(t, ago_ns);
     loop {
         let (real, generation) = wait.left();
         if let Some(p) = a.get_mut(at) {

@@ -7,18 +7,22 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
-use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, Tsc};
+use diecast_core_abi::{SLOTS_MAX, VCPUS_MAX};
+use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, NODE_CORES_MAX, Tsc};
 use diecast_core_vtime::Tdf;
 use diecast_host_supervisor::{
-    CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
+    CpuConfig, DeadSlots, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
 };
 
 use diecast_host_sys::{Tid, process, ptrace, seccomp, socket, time};
 use diecast_host_tick::{Cadence, TickError};
 
 use crate::cores::Cores;
-use crate::host_watch;
+use crate::host_watch::{self, Beside};
+
+const _: () = assert!(NODE_CORES_MAX as usize == VCPUS_MAX);
 
 /// What to run and how.
 #[derive(Clone, Debug)]
@@ -132,7 +136,12 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let (mut speed_ppm, wanted) = speed_of(o)?;
     let allowed = time::allowed_cpus();
     let host_cores = allowed.len() as u32;
-    let cores = o.cores.unwrap_or(host_cores);
+    let cores = o.cores.unwrap_or(host_cores.min(NODE_CORES_MAX));
+    if o.cores.is_none() && host_cores > NODE_CORES_MAX {
+        eprintln!(
+            "diecast: the frame has {NODE_CORES_MAX} of this host's {host_cores} cores: more have no room in its ledger"
+        );
+    }
     let grain_ns = o.grain_ns.unwrap_or_else(|| grain_for(o.tdf, cores, speed_ppm, host_cores));
     let mut doubts = Vec::new();
     let meters = wanted.then(|| Meters::start(o.hits_from, Cadence::of_grain(grain_ns), None)).transpose()?;
@@ -171,6 +180,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     } else {
         None
     };
+    let slots = metered.then(|| free_slots(node.clone())).transpose().map_err(host("starting the look after slots"))?;
     let mut supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
@@ -220,7 +230,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             "diecast: {left} processes were still running when the command ended; they were ended with their frame"
         );
     }
-    drop((probe, awake, own));
+    drop((probe, awake, slots, own));
     supervisor.stop();
     let counts = supervisor.counts();
     let p = node.page();
@@ -234,10 +244,49 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             p.counters.fault_detail.load(Ordering::Relaxed)
         ));
     }
+    let unslotted = p.counters.no_slot.load(Ordering::Relaxed);
+    if unslotted > 0 {
+        doubts.push(format!(
+            "{unslotted} hits of threads were charged to nobody: a frame has room for {SLOTS_MAX} threads"
+        ));
+    }
+    if metered && !count_kernel {
+        doubts.extend(doubt_of_kernel(time::children_cpu_ns()));
+    }
     if o.stats {
         print_stats(&node, counts);
     }
     Ok(Ended { status, doubts })
+}
+
+/// How often slots of ended threads are looked for. A storm of processes of 1 ms of CPU time each on two cores takes a quarter of all
+/// meanwhile.
+const SLOTS_EVERY: Duration = Duration::from_secs(1);
+
+fn free_slots(node: Arc<NodeFrame>) -> io::Result<Beside> {
+    Beside::spawn("slots", move |stop| {
+        let mut dead = DeadSlots::default();
+        while !stop.load(Ordering::Acquire) {
+            std::thread::park_timeout(SLOTS_EVERY);
+            let _ = dead.free_of(&node);
+        }
+    })
+}
+
+/// Hits that come of time in user mode only are this much rarer than the grain asks for, where programs spend as much of their
+/// time in the kernel.
+const KERNEL_PART_MAX: f64 = 0.5;
+
+/// What is wrong with a frame of such hits whose programs used so much, ns in user mode and in the kernel.
+fn doubt_of_kernel((user_ns, kernel_ns): (u64, u64)) -> Option<String> {
+    let part = kernel_ns as f64 / (user_ns + kernel_ns).max(1) as f64;
+    (part > KERNEL_PART_MAX).then(|| {
+        format!(
+            "{:.0} % of the CPU time was in the kernel, where the meter hits nobody on this host: it was charged late, in lumps; \
+             sysctl kernel.perf_event_paranoid=1, or run as root",
+            part * 100.0
+        )
+    })
 }
 
 /// Whose fault it is that the command did not start: the filter's, the supervisor's, or its own.

@@ -1,5 +1,6 @@
 //! Frames as Linux processes live in them: the blob's image, the memory it shares, every exec, every meter.
 
+mod dead_slots;
 mod descriptors;
 mod exec;
 mod frame;
@@ -19,6 +20,7 @@ mod supervisor;
 mod timer_fds;
 mod traced;
 
+pub use dead_slots::DeadSlots;
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
 pub use meters::{HitsFrom, Meters, PerfEvents};

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use diecast_core_cpu as ledger;
 use diecast_host_sys::{Tid, process, time};
 
+use crate::dead_slots::DeadSlots;
 use crate::frame::{LabFrame, NodeFrame};
 
 /// CPU time after which a window closes, ns.
@@ -36,8 +37,6 @@ const WINDOW_MAX_NS: u64 = 2 * WINDOW_NS;
 /// A packet charges its sender by another way than a hit, and takes time that the host stole for its own, until the next
 /// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
 const OVERCHARGE_MAX_NS: i64 = 100_000_000;
-/// Real time without a charge after which a dead thread's slot is free again, ns.
-const SLOT_REST_NS: u64 = 1_000_000_000;
 
 /// One closed window; all real CPU ns within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -133,7 +132,11 @@ pub struct Monitor {
     news: Vec<Unmetered>,
     /// Escapes that a window's reading made negative, to be settled by the next.
     owed_ns: i64,
-    dead_slots: BTreeSet<usize>,
+    dead_slots: DeadSlots,
+    /// Charges that will never end; the fewest that were open at any look since the last window, and in that before.
+    lost: u64,
+    open_least: u64,
+    open_before: u64,
     /// How long threads have waited for a core, as far as looks saw them, ns.
     waited_ns: u64,
 }
@@ -149,7 +152,10 @@ impl Monitor {
             unmetered: BTreeSet::new(),
             news: Vec::new(),
             owed_ns: 0,
-            dead_slots: BTreeSet::new(),
+            dead_slots: DeadSlots::default(),
+            lost: 0,
+            open_least: u64::MAX,
+            open_before: 0,
             waited_ns: 0,
         }
     }
@@ -206,7 +212,8 @@ impl Monitor {
         };
         self.last = Some(now);
         self.suspect(unhit);
-        self.free_dead_slots(&live);
+        self.find_lost();
+        self.dead_slots.free(self.node.page(), &live);
         Ok(Some(window))
     }
 
@@ -238,10 +245,22 @@ impl Monitor {
     }
 
     /// The number of charges so far; none while one is under way.
-    fn charges(&self) -> Option<u64> {
+    fn charges(&mut self) -> Option<u64> {
         let k = &self.node.page().counters;
         let done = k.charges_done.load(Acquire);
-        (k.charges_begun.load(Acquire) == done).then_some(done)
+        let open = k.charges_begun.load(Acquire).saturating_sub(done);
+        self.open_least = self.open_least.min(open);
+        // Fewer than were lost: one of those was not.
+        self.lost = self.lost.min(open);
+        (open == self.lost).then_some(done)
+    }
+
+    /// A thread that was killed in the midst of a charge never ends it. Charges that were open at every look of two windows are
+    /// taken for such.
+    fn find_lost(&mut self) {
+        let open = std::mem::replace(&mut self.open_least, u64::MAX);
+        self.lost = self.lost.max(open.min(self.open_before));
+        self.open_before = open;
     }
 
     fn used(&self) -> io::Result<u64> {
@@ -324,24 +343,6 @@ impl Monitor {
         let name = process::number_inside(Tid(tid))?;
         Some(Thread { name, hits: 0, cpu_at_hit_ns: 0, waited_ns: 0 })
     }
-
-    /// A slot whose thread was gone at two windows, and that nobody used for a while, is free again.
-    fn free_dead_slots(&mut self, live: &BTreeSet<u32>) {
-        let now = time::monotonic_ns();
-        let mut dead = BTreeSet::new();
-        for (i, s) in self.node.page().slots.iter().enumerate() {
-            let tid = s.tid.load(Relaxed);
-            if tid == 0 || live.contains(&tid) || now.saturating_sub(s.last_wall_ns.load(Relaxed)) < SLOT_REST_NS {
-                continue;
-            }
-            if self.dead_slots.contains(&i) {
-                self.node.page().free_slot(i);
-            } else {
-                dead.insert(i);
-            }
-        }
-        self.dead_slots = dead;
-    }
 }
 
 #[cfg(test)]
@@ -406,6 +407,22 @@ mod tests {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }
+    }
+
+    #[test]
+    fn a_charge_that_never_ends_does_not_end_exact_windows() {
+        let mut case = Case::new();
+        case.monitor.node.page().counters.charges_begun.fetch_add(1, Relaxed);
+        let used = |case: &mut Case| {
+            case.used_ns.fetch_add(25 * MS, Relaxed);
+            case.charge(25 * MS as i64);
+            case.tick().is_some()
+        };
+        // Windows of twice the length until it is known: two of which no look was without it.
+        assert_eq!([0; 8].map(|_| used(&mut case)), [false, true, false, true, false, true, true, true]);
+        // It was not killed after all.
+        case.monitor.node.page().counters.charges_done.fetch_add(1, Relaxed);
+        assert_eq!([0; 2].map(|_| used(&mut case)), [true, true]);
     }
 
     #[test]
