@@ -79,6 +79,12 @@ static long op_select(long ns) {
     left = (ts_t){t.tv_sec, t.tv_usec * 1000};
     return r;
 }
+// Parts of different signs are added before the kernel judges them.
+static long op_select_mixed(long ns) {
+    struct timeval t = {-1, 1000000 + ns / 1000};
+    began();
+    return R5(SYS_select, 0, NULL, NULL, NULL, &t);
+}
 static long op_pselect6(long ns) {
     left = ts_of(ns), left_valid = 1;
     began();
@@ -235,6 +241,14 @@ static long op_io_getevents(long ns) {
     began();
     return R5(SYS_io_getevents, ctx, 1, 1, &e, &t);
 }
+static long op_io_getevents_mixed(long ns) {
+    aio_context_t ctx = 0;
+    struct io_event e;
+    if (R2(SYS_io_setup, 4, &ctx)) return -1000;
+    ts_t t = {1, ns - SEC};
+    began();
+    return R5(SYS_io_getevents, ctx, 1, 1, &e, &t);
+}
 static long op_io_pgetevents(long ns) {
     aio_context_t ctx = 0;
     struct io_event e;
@@ -341,6 +355,7 @@ static const struct op {
     OP(mq_timedreceive), OP(rt_sigtimedwait), OP(io_getevents), OP(io_pgetevents), OP(so_rcvtimeo),
     OP(so_rcvtimeo_read), OP(so_sndtimeo), OP(accept_so_rcvtimeo), OP(timerfd), OP(timerfd_realtime),
     OP(timerfd_until_monotonic), OP(timerfd_until_realtime), OP(timerfd_until_boottime), {"recvmmsg", op_recvmmsg, 1},
+    {"select_mixed", op_select_mixed, 1}, {"io_getevents_mixed", op_io_getevents_mixed, 1},
 };
 #define OPS_LEN ((int)(sizeof OPS / sizeof *OPS))
 
