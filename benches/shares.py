@@ -161,14 +161,21 @@ def share(small):
         # As fast as the host has room for, with a margin for the supervisor.
         speed = min(1.0, round(OF_HOST * 0.95 * os.cpu_count() * tdf / cores, 2))
         last_s = (1.0 if small else TDFS[tdf]) / tdf
-        found = []
+        found, by_work = [], []
+        # What the programs' own CPU clock says is what the ledger paces: the work that was done tells by itself, as well as two
+        # runs of the host's cores agree.
+        native = spin(["--last", "0.1s" if small else "0.3s", "--threads", str(min(threads, os.cpu_count()))])
         for _ in range(1 if small or tdf > 10 else SHORT_ROUNDS):
             # The grain is the frame's own.
             s = spin(["--last", f"{last_s:.3f}s", "--threads", str(threads)],
                      ["--tdf", str(tdf), "--cores", str(cores), "--speed", str(speed)])
             found.append(s["cpu_ns"] / (s["wall_ns"] * min(cores, threads)) - 1)
+            due_ns = s["wall_ns"] * min(cores, threads) * speed
+            by_work.append(s["rounds"] / (due_ns * native["rounds"] / native["cpu_ns"]) - 1)
         each = f" ({', '.join(f'{100 * off:+.2f}' for off in found)} %)" if len(found) > 1 else ""
-        yield f"TDF {tdf}, {cores} cores of speed {speed:g}, {threads} threads{each}", statistics.median(found), 0.005
+        work = statistics.median(by_work)
+        yield (f"TDF {tdf}, {cores} cores of speed {speed:g}, {threads} threads{each}; by the work done {100 * work:+.1f} %",
+               statistics.median(found), 0.005, {"by_work": work})
 
 
 def mutex(small):
