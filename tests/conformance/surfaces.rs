@@ -68,11 +68,12 @@ fn waits_for_an_instant_follow_steps_of_the_clock() {
             let ran = run(world, &[&c("steps", false)]);
             assert_eq!(ran.status, Some(0), "{ran:?}");
             let lines = ran.lines();
-            // Seven waits for an instant, each with the clock past it, and the step itself, three times; one clock slowed.
-            assert_eq!(same_lines(world, &lines, |_, _| false).len(), 3 * 8 + 1, "in {world:?}: {lines:#?}");
+            // Seven waits for an instant, each with the clock past it, and the step itself, three times; one clock slowed; and
+            // one period.
+            assert_eq!(same_lines(world, &lines, |_, _| false).len(), 3 * 8 + 3, "in {world:?}: {lines:#?}");
             assert_eq!(
                 lines.iter().filter(|(_, l)| l.starts_with("range ")).count(),
-                3 * 12 + 4,
+                3 * 12 + 5,
                 "in {world:?}: {lines:#?}"
             );
             let findings = judge(world, &lines, |_, _| false);
@@ -81,7 +82,7 @@ fn waits_for_an_instant_follow_steps_of_the_clock() {
                 .iter()
                 .filter(|(_, l)| l.starts_with("= ") && (l.ends_with(" 0") || l.ends_with("shown 1")))
                 .count();
-            assert_eq!(passed, 3 * 8 + 1, "in {world:?}: {lines:#?}");
+            assert_eq!(passed, 3 * 8 + 3, "in {world:?}: {lines:#?}");
         }
     });
 }

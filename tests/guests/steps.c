@@ -2,7 +2,7 @@
 // never before, and waits by a span are left alone. Nor is a wait early by a clock that is made slower. Only in frames:
 // natively this would set the host's clock.
 //
-// Covers: clock_settime adjtimex clock_nanosleep futex mq_timedreceive timer_settime timerfd_settime
+// Covers: clock_settime adjtimex clock_nanosleep futex mq_timedreceive timer_settime timerfd_settime setitimer
 #include "guest.h"
 #include <linux/futex.h>
 #include <mqueue.h>
@@ -138,7 +138,38 @@ static void slow(void) {
     while (wait(NULL) > 0) {}
 }
 
+// A period whose signal waits while the timers of its process are held, for a step of the clock, goes on.
+static void waiting_period(void) {
+    const long every = 50 * MS;
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGALRM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    timer_t timer;
+    struct sigevent e = {.sigev_notify = SIGEV_NONE};
+    struct itimerspec far = {.it_value = in(CLOCK_REALTIME, 1000 * SEC)};
+    timer_create(CLOCK_REALTIME, &e, &timer);
+    timer_settime(timer, TIMER_ABSTIME, &far, NULL);
+    struct itimerval i = {tv_of(every), tv_of(every)};
+    setitimer(ITIMER_REAL, &i, NULL);
+    ts_t pause = ts_of(3 * every), within = ts_of(4 * SEC), t;
+    nanosleep(&pause, NULL);
+    t = in(CLOCK_REALTIME, SEC);
+    clock_settime(CLOCK_REALTIME, &t);
+    // The supervisor may hold them a while after the call.
+    pause = ts_of(STEP_AFTER);
+    nanosleep(&pause, NULL);
+    sigtimedwait(&set, NULL, &within);
+    long lost = 0, began = mono();
+    for (int k = 0; k < 5; k++) lost += sigtimedwait(&set, NULL, &within) != SIGALRM;
+    line("range period.five %ld %ld %ld", 4 * every, mono() - began, 5 * every + LATE);
+    same("period.lost", "%ld", lost);
+    getitimer(ITIMER_REAL, &i);
+    same("period.changed", "%ld", (long)i.it_interval.tv_usec - every / 1000);
+}
+
 int main(void) {
+    in_child(waiting_period);
     step("ahead", 60 * SEC, 58 * SEC);
     step("beyond", 60 * SEC, 100 * SEC);
     step("back", 1 * SEC, -1500 * MS);

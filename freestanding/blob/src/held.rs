@@ -42,10 +42,14 @@ fn due_in(real_ns: u64) -> u64 {
 fn hold_itimer() {
     let (zero, mut old) = (Pair { interval: ZERO_TV, value: ZERO_TV }, Pair { interval: ZERO_TV, value: ZERO_TV });
     sys::own(nr::SETITIMER, [0, &raw const zero as u64, &raw mut old as u64, 0, 0, 0]);
-    let left_us = timers::us(old.value);
+    // The kernel goes on with one whose signal is pending only once that is taken, and now not any more.
+    let left_us = match timers::us(old.value) {
+        0 => timers::us(old.interval),
+        left => left,
+    };
     if left_us != 0 {
         // The kernel rounded down.
-        process().own.itimer_due_ns.store(due_in((left_us + 1) * 1000), Relaxed);
+        process().own.itimer_due_ns.store(due_in(left_us.saturating_add(1).saturating_mul(1000)), Relaxed);
         let every_us = timers::us(timers::itimer_out(old).interval);
         process().own.itimer_every_ns.store(every_us * 1000, Relaxed);
     }
