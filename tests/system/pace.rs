@@ -58,8 +58,10 @@ fn number(word: &str) -> f64 {
     word.parse().unwrap()
 }
 
-/// Every wait, and every period, ended at its virtual instant or after, and soon.
+/// Every wait, and every period, ended at its virtual instant or after, and soon; and no clock went back.
 fn check_waits(out: &Path) {
+    let coarse = lines(out, "coarse");
+    assert!(coarse.len() > 3 && coarse.iter().all(|seen| seen[2] == "0"), "{coarse:?}");
     let waits = [lines(out, "wait"), lines(out, "period")].concat();
     let ways: std::collections::BTreeSet<&String> = waits.iter().map(|w| &w[1]).collect();
     assert_eq!(ways.len(), 17, "{ways:?}");

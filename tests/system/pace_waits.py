@@ -169,6 +169,17 @@ def posix_periods_unread():
     periods("posix_periods_unread", began, more, "unread", every)
 
 
+def coarse():
+    """A clock that is a tick behind, and so may be behind a change of the rate: it does not go back."""
+    reads = back = last = 0
+    while True:
+        now = time.clock_gettime_ns(6)
+        reads, back, last = reads + 1, back + (now < last), now
+        if reads % 100 == 0:
+            say("coarse", reads, back)
+        time.sleep(0.001)
+
+
 quiet, _end = os.pipe()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2, signal.SIGALRM, SIG, SIG + 1, SIG + 2])
 one_shot, periodic, unread = make_timer(SIG), make_timer(SIG + 1), make_timer(SIG + 2)
@@ -179,5 +190,5 @@ waits = [nanosleep, clock_nanosleep_realtime, select_, poll, epoll, epoll_foreve
 waits += [sigtimedwait, socket_timeout, semtimedop, mq_timedreceive, timerfd, itimer, posix_timer]
 for wait in waits:
     threading.Thread(target=again, args=[wait]).start()
-for each in [timerfd_periods, posix_periods, posix_periods_unread]:
+for each in [timerfd_periods, posix_periods, posix_periods_unread, coarse]:
     threading.Thread(target=each).start()

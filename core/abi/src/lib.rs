@@ -558,7 +558,8 @@ impl NodePage {
     }
 
     /// Virtual time now. `real_now` is asked while the frame holds still: a clock that was read after a change of rate
-    /// is never mapped by the rate before it.
+    /// is never mapped by the rate before it. A coarse clock may be behind the change: the change's own instant is the least
+    /// that can't be less than what it showed before.
     #[inline(always)]
     pub fn v_now(&self, real_now: impl Fn() -> RealNs) -> VirtNs {
         let (segment, r) = self.steady(real_now);
