@@ -1,6 +1,6 @@
 // Timers and sleeps that count CPU time, and CPU clocks of others.
 //
-// Covers: timer_settime timer_create setitimer getitimer clock_nanosleep clock_gettime getrusage
+// Covers: timer_settime timer_create setitimer getitimer clock_nanosleep clock_gettime getrusage; CPU times in /proc
 #include "guest.h"
 #include <pthread.h>
 #include <sys/resource.h>
@@ -275,6 +275,55 @@ static void backwards(void) {
     same("back.usage", "%ld %ld", users, systems);
 }
 
+// The first number of a file, or the sum of the two times of a process or thread in ticks.
+static long cpu_in(const char *path, int stat) {
+    char text[600] = "";
+    int fd = open(path, O_RDONLY);
+    if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) _exit(92);
+    close(fd);
+    if (!stat) return atol(text);
+    long user, system;
+    sscanf(strrchr(text, ')'), ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %ld %ld", &user, &system);
+    return user + system;
+}
+static int spun;
+static void *spin_by_name(void *unused) {
+    __atomic_store_n(&spun, R0(SYS_gettid), __ATOMIC_RELEASE);
+    while (!stop) R0(SYS_getppid);
+    return unused;
+}
+// Nor do the CPU times of another thread and of a child in files of /proc.
+static void in_proc(void) {
+    char path[3][64];
+    pthread_t t;
+    pthread_create(&t, NULL, spin_by_name, NULL);
+    while (!__atomic_load_n(&spun, __ATOMIC_ACQUIRE)) {}
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;) R0(SYS_getppid);
+    }
+    snprintf(path[0], 64, "/proc/self/task/%d/schedstat", spun);
+    snprintf(path[1], 64, "/proc/self/task/%d/stat", spun);
+    snprintf(path[2], 64, "/proc/%d/stat", pid);
+    long back[3] = {0, 0, 0}, last[3] = {0, 0, 0}, m = mono() + 400 * MS;
+    for (int k = 0; k < 3; k++) last[k] = cpu_in(path[k], k);
+    long first = last[0];
+    while (mono() < m) {
+        for (int k = 0; k < 3; k++) {
+            long c = cpu_in(path[k], k);
+            back[k] += c < last[k];
+            last[k] = c;
+        }
+    }
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    stop = 1;
+    pthread_join(t, NULL);
+    same("proc.back", "%ld %ld %ld", back[0], back[1], back[2]);
+    line("range proc.ran 10000000 %ld 420000000", last[0] - first);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && argv[1][0] == 'a') {
         after_exec();
@@ -284,7 +333,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests},
-        {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}};
+        {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}, {"in_proc", in_proc}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;
 }

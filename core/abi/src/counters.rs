@@ -72,6 +72,8 @@ pub struct Shown {
     pub user_ns: AtomicU64,
     pub system_ns: AtomicU64,
     pub process_ns: AtomicU64,
+    pub process_user_ns: AtomicU64,
+    pub process_system_ns: AtomicU64,
     pub late: LateCost,
 }
 
@@ -79,7 +81,10 @@ impl Shown {
     /// For a new thread.
     #[inline(always)]
     pub fn forget(&self) {
-        for ns in [&self.thread_ns, &self.user_ns, &self.system_ns, &self.process_ns] {
+        for ns in [&self.thread_ns, &self.user_ns, &self.system_ns] {
+            ns.store(0, Relaxed);
+        }
+        for ns in [&self.process_ns, &self.process_user_ns, &self.process_system_ns] {
             ns.store(0, Relaxed);
         }
         self.late.take_over(&LateCost::default());

@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 40;
+pub const ABI_VERSION: u32 = 41;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -563,7 +563,7 @@ impl NodePage {
     #[inline(always)]
     pub fn v_now(&self, real_now: impl Fn() -> RealNs) -> VirtNs {
         let (segment, r) = self.steady(real_now);
-        segment.v_of(r)
+        segment.v_of(RealNs(r.0.max(segment.r0_ns)))
     }
 
     /// [`Self::v_now`] where one look is enough and the arithmetic that of every day. The map is read after the clock, so

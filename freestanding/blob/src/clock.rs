@@ -273,10 +273,10 @@ fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
     let (cost, shown) = match owner {
         Whose::Thread(tid) => (thread_cost(tid, all), shown_of(tid).map(|s| &s.user_ns)),
         Whose::Own => (own_cost(), Some(&own.shown_user_ns)),
-        Whose::Process(pid) => (cost_of_process(pid, all), None),
+        Whose::Process(pid) => (cost_of_process(pid, all), shown_of(pid).map(|s| &s.process_user_ns)),
     };
     let v = usage::split(usage::Split { user, system: all - user }, cost).user;
-    timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v)))
+    timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v, all)))
 }
 
 /// What was shown of a thread or process by number. One that was never hit gets its slot for this: its first hit takes more off than
@@ -296,17 +296,22 @@ fn own_cpu(real_ns: u64) -> Timespec {
     timespec(own.shown_cpu_ns.fetch_max(v, Ordering::Relaxed).max(v))
 }
 
-/// The same of a thread. What the meter cost one without a slot is not known.
-#[inline(never)]
+/// The same of a thread.
 fn cpu_of_thread(tid: u32, real_ns: u64) -> Timespec {
-    let Some(shown) = shown_of(tid) else { return cpu_out(real_ns, thread_cost(tid, real_ns)) };
+    thread_cpu_of(tid, shown_of(tid), real_ns)
+}
+
+/// The same where this was shown of it. What the meter cost one without a slot is not known.
+#[inline(never)]
+pub fn thread_cpu_of(tid: u32, shown: Option<&Shown>, real_ns: u64) -> Timespec {
+    let Some(shown) = shown else { return cpu_out(real_ns, thread_cost(tid, real_ns)) };
     let cost = thread_cost(tid, real_ns).wrapping_sub(shown.late.unseen_ns(real_ns));
-    timespec(usage::monotone_of(&shown.thread_ns, ns_of(cpu_out(real_ns, cost))))
+    timespec(usage::monotone_of(&shown.thread_ns, ns_of(cpu_out(real_ns, cost)), real_ns))
 }
 
 /// What the meter cost another process that used so much. Its page is private: it is known of its first thread, and
 /// estimated for what others used.
-fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
+pub fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
     let (known, rest) = node().slot(pid).map_or((0, real_ns), |s| {
         let of_first = s.last_cpu_ns.load(Ordering::Relaxed);
         (s.cost_ns.load(Ordering::Relaxed), real_ns.saturating_sub(of_first))
@@ -318,7 +323,7 @@ fn cost_of_process(pid: u32, real_ns: u64) -> u64 {
 #[inline(never)]
 fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
     let v = cpu_out(real_ns, cost_of_process(pid, real_ns));
-    shown_of(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v))))
+    shown_of(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v), real_ns)))
 }
 
 #[inline(never)]

@@ -4,6 +4,7 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
+use diecast_core_abi::Shown;
 use diecast_core_cpu::shown_cpu_ns;
 use diecast_core_syscalls::nr;
 
@@ -59,7 +60,12 @@ pub fn split(real: Split, cost_ns: u64) -> Split {
         let of = |ns| node().slowness().mul_floor(ns);
         return Split { user: of(real.user), system: of(real.system) };
     }
-    let v = node().slowness().mul_floor(shown_cpu_ns(total, cost_ns));
+    parts(real, node().slowness().mul_floor(shown_cpu_ns(total, cost_ns)))
+}
+
+/// So much virtual time in the parts that the kernel tells.
+fn parts(real: Split, v: u64) -> Split {
+    let total = real.user.saturating_add(real.system);
     let (mut part, mut whole) = (real.user, total);
     while whole >> 32 != 0 {
         (part, whole) = (part >> 1, whole >> 1);
@@ -74,10 +80,13 @@ fn monotone(shown: &AtomicU64, ns: u64) -> u64 {
     shown.fetch_max(ns, Relaxed).max(ns)
 }
 
-/// The same of a thread or process by number, which may be another's by now: then by more than a hit could take.
-pub fn monotone_of(shown: &AtomicU64, ns: u64) -> u64 {
+/// The same of a thread or process by number, which may be another's by now: then the kernel, which knows no cost, has counted
+/// less. It counts `real_ns` in all, by ticks or not.
+pub fn monotone_of(shown: &AtomicU64, ns: u64, real_ns: u64) -> u64 {
     const BACK_MAX_NS: u64 = 100_000_000;
-    if shown.load(Relaxed) > ns.saturating_add(BACK_MAX_NS) {
+    let most = node().slowness().mul_floor(real_ns.saturating_add(BACK_MAX_NS));
+    // Interrupts may add to it.
+    if shown.load(Relaxed) > most.max(ns.saturating_add(BACK_MAX_NS)) {
         shown.store(ns, Relaxed);
     }
     monotone(shown, ns)
@@ -115,16 +124,35 @@ fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
         }
         THREAD => {
             let tid = sys::gettid();
-            let t = split(real, clock::thread_cost(tid, real.user + real.system));
-            clock::shown_of(tid).map_or(t, |s| Split {
-                user: monotone_of(&s.user_ns, t.user),
-                system: monotone_of(&s.system_ns, t.system),
-            })
+            of_thread(tid, clock::shown_of(tid), real)
         }
         _ => of_children(real),
     };
     times_out(words, t);
     r
+}
+
+/// Virtual times of a thread of which this was shown, of the kernel's.
+pub fn of_thread(tid: u32, shown: Option<&Shown>, real: Split) -> Split {
+    let all = real.user + real.system;
+    let t = split(real, clock::thread_cost(tid, all));
+    shown.map_or(t, |s| Split {
+        user: monotone_of(&s.user_ns, t.user, all),
+        system: monotone_of(&s.system_ns, t.system, all),
+    })
+}
+
+/// The same of another process.
+pub fn of_process(pid: u32, real: Split) -> Split {
+    let all = real.user + real.system;
+    let cost = clock::cost_of_process(pid, all);
+    let Some(s) = node().shown(pid) else { return split(real, cost) };
+    let v = node().slowness().mul_floor(shown_cpu_ns(all, cost));
+    let t = parts(real, monotone_of(&s.process_ns, v, all));
+    Split {
+        user: monotone_of(&s.process_user_ns, t.user, all),
+        system: monotone_of(&s.process_system_ns, t.system, all),
+    }
 }
 
 /// Virtual times of this process's children that ended, of the kernel's. The meter's part in them is estimated by what it is

@@ -7,8 +7,7 @@
 use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage, VirtualAction};
-use diecast_core_cpu::shown_cpu_ns;
+use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage, Shown, VirtualAction};
 use diecast_core_procfs::{self as procfs, Kind, Machine, PidTimes, SignalView, Sink, StatusView, TICK_NS};
 use diecast_core_syscalls::nr;
 use diecast_core_vtime::{NS_PER_S, RealNs};
@@ -278,7 +277,7 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
         Kind::Schedstat { pid, tid } => {
             // Of a process: its first thread's.
             let tid = if tid == 0 { pid } else { tid };
-            let cpu = |ns: u64| node().slowness().mul_floor(shown_cpu_ns(ns, clock::thread_cost(tid, ns)));
+            let cpu = |ns: u64| clock::ns_of(clock::thread_cpu_of(tid, shown_of(pid, tid), ns));
             procfs::schedstat(host, room, cpu, |ns| node().segment().rate.mul_floor(ns));
         }
     }
@@ -339,6 +338,15 @@ fn machine(host_ticks: (u64, u64)) -> Machine {
     }
 }
 
+fn is_own(pid: u32) -> bool {
+    pid == sys::own(sys::GETPID, [0; 6]) as u32
+}
+
+/// What was shown of a thread. Others than this process's may lie outside of the frame: they are given no slot for it.
+fn shown_of(pid: u32, tid: u32) -> Option<&'static Shown> {
+    if is_own(pid) { clock::shown_of(tid) } else { node().shown(tid) }
+}
+
 /// Times of a process, or of a thread, on the node's clocks.
 #[inline(never)]
 fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
@@ -348,13 +356,15 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
         true => usage::split(real, usage::cost_of_others(real.user + real.system)),
         false => usage::split(real, 0),
     };
-    let is_own = pid == sys::own(sys::GETPID, [0; 6]) as u32;
+    let is_own = is_own(pid);
     let own = if tid != 0 {
-        usage::split(both, clock::thread_cost(tid, both.user + both.system))
+        usage::of_thread(tid, shown_of(pid, tid), both)
     } else if is_own {
         usage::own()
+    } else if is_framed {
+        usage::of_process(pid, both)
     } else {
-        others(both)
+        usage::split(both, 0)
     };
     let children = real_split(real.children_user, real.children_system);
     let children = if is_own { usage::of_children(children) } else { others(children) };
