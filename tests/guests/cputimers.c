@@ -125,6 +125,32 @@ static void guests(void) {
     line("wait guest.parents 20000000 %ld", mono() - m);
 }
 
+// A child has none of its parent's timers, and its own begin with no period.
+static void of_child(void) {
+    timer_t t = timer_of(CLOCK_PROCESS_CPUTIME_ID);
+    struct itimerspec s = {ts_of(40 * SEC), ts_of(30 * SEC)};
+    struct itimerval p = {{20, 0}, {10, 0}};
+    timer_settime(t, 0, &s, NULL);
+    setitimer(ITIMER_PROF, &p, NULL);
+    setitimer(ITIMER_VIRTUAL, &p, NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        for (int which = ITIMER_VIRTUAL; which <= ITIMER_PROF; which++) {
+            getitimer(which, &p);
+            same("child.itimer", "%d %ld %ld", which, us_of(p.it_value), us_of(p.it_interval));
+        }
+        for (int k = 0; k < 3; k++) {
+            t = timer_of(CLOCK_PROCESS_CPUTIME_ID);
+            timer_gettime(t, &s);
+            same("child.timer", "%ld %ld", ns_of(s.it_value), ns_of(s.it_interval));
+        }
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+    getitimer(ITIMER_PROF, &p);
+    same("child.parents", "%ld", us_of(p.it_interval));
+}
+
 // What is left of ITIMER_PROF and ITIMER_VIRTUAL outlives the image, the interval too.
 static void over_exec(void) {
     struct itimerval p = {{0, 30000}, {0, 200000}}, v = {{0, 0}, {10, 0}};
@@ -332,7 +358,7 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         void (*f)(void);
-    } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests},
+    } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests}, {"of_child", of_child},
         {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}, {"in_proc", in_proc}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;

@@ -57,6 +57,15 @@ fn mark(index: usize, armed: bool) {
     }
 }
 
+/// A new timer, which is not set: its number was another's before, or its parent's.
+pub fn begin(index: usize) {
+    let inherited = &process().inherited;
+    mark(index, false);
+    for c in [cell(&inherited.cpu_due_ns, index), cell(&inherited.cpu_every_ns, index)].into_iter().flatten() {
+        c.store(0, Relaxed);
+    }
+}
+
 /// What is left and the interval, virtual ns; zero when disarmed.
 pub fn left(index: usize) -> (u64, u64) {
     let inherited = &process().inherited;

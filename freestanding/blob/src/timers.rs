@@ -139,7 +139,9 @@ fn cpu_itimer_left(which: u64, kernel: Pair<Timeval>) -> Pair<Timeval> {
         let (v, i) = spans(kernel);
         (cputimers::held_out(v), cputimers::held_out(i))
     } else {
-        cputimers::left(cputimers::index_of_itimer(which as u32))
+        let (left, every) = cputimers::left(cputimers::index_of_itimer(which as u32));
+        // A child finds its parent's.
+        (left, if us(kernel.interval) == 0 { 0 } else { every })
     };
     Pair { interval: timeval(interval), value: timeval(value) }
 }
@@ -225,13 +227,14 @@ pub fn alarm(a: [u64; 6]) -> Ret {
 pub fn timer_create(a: [u64; 6]) -> Ret {
     let r = as_is(nr::TIMER_CREATE, a);
     if r == 0
-        && let Ok(id) = user::get::<u32>(a[2])
-        && let Some(c) = process().timer_clock.get(id as usize)
+        && let Ok(made) = user::get::<u32>(a[2])
+        && let Some(c) = process().timer_clock.get(made as usize)
         && !signals::is_guest()
     {
         // Asked for by another thread, "this thread's" must still be the creator's.
         let id = if a[0] as i32 == clock::THREAD_CPU { (!sys::gettid()) << 3 | 6 } else { a[0] as u32 };
         c.store(id.wrapping_add(1), Ordering::Relaxed);
+        cputimers::begin(made as usize);
     }
     r
 }
