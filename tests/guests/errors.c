@@ -66,6 +66,13 @@ static void sleeps(void) {
         line("= clock.%d.getres.bad %ld null %ld", id, R2(SYS_clock_getres, id, BAD), R2(SYS_clock_getres, id, NULL));
         line("= clock.%d.settime.bad %ld fault %ld", id, R2(SYS_clock_settime, id, &bad_nsec), R2(SYS_clock_settime, id, BAD));
     }
+    // Clocks that the kernel's vDSO leaves to the system call, by number and those that there are not.
+    static const int called[] = {2, 3, 8, 9, 10, 99, -2, -4, -6};
+    for (unsigned i = 0; i < sizeof called / sizeof *called; i++) {
+        errno = 0;
+        int bad = clock_gettime(called[i], BAD), of_bad = errno, null = clock_gettime(called[i], NULL);
+        line("= clock.%d.vdso.bad %d %d null %d %d", called[i], bad, of_bad, null, errno);
+    }
     EACH_BAD("clock_nanosleep", R4(SYS_clock_nanosleep, 1, 0, T, NULL));
     EACH_BAD("clock_nanosleep.abs", R4(SYS_clock_nanosleep, 0, 1, T, BAD));
     SAME("clock_nanosleep.flags", R4(SYS_clock_nanosleep, 1, 0xfffe, &tiny, NULL));

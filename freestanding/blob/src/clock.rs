@@ -148,7 +148,7 @@ pub fn read(clock: i32) -> Result<Timespec, Ret> {
 
 /// The usual clocks of a node that never set them, while the frame's map stays. It is what programs wait for.
 #[inline(always)]
-fn read_at_once(clock: i32) -> Option<Timespec> {
+pub fn read_at_once(clock: i32) -> Option<Timespec> {
     let n = node();
     let source = match clock {
         REALTIME | MONOTONIC | BOOTTIME => MONOTONIC,
@@ -171,7 +171,7 @@ fn read_at_once(clock: i32) -> Option<Timespec> {
 }
 
 #[inline(never)]
-fn read_with_care(clock: i32) -> Result<Timespec, Ret> {
+pub fn read_with_care(clock: i32) -> Result<Timespec, Ret> {
     let source = match clock {
         REALTIME | MONOTONIC | RAW | BOOTTIME | TAI => MONOTONIC,
         REALTIME_COARSE | MONOTONIC_COARSE => MONOTONIC_COARSE,
@@ -342,6 +342,11 @@ fn read_other(clock: i32) -> Result<Timespec, Ret> {
         REALTIME_ALARM | BOOTTIME_ALARM => timespec_signed((mono_now() as i64).wrapping_add(ahead(clock))),
         _ => t,
     })
+}
+
+/// True for clocks that are read by a system call everywhere.
+pub fn is_called(clock: i32) -> bool {
+    !matches!(clock, REALTIME | MONOTONIC | RAW | REALTIME_COARSE | MONOTONIC_COARSE | BOOTTIME | TAI)
 }
 
 /// True for clocks that count CPU time.
