@@ -165,7 +165,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         k.no_slot.fetch_add(1, Relaxed);
         return;
     };
-    if slot.hits.fetch_add(1, Relaxed) == 0 {
+    if slot.hits.fetch_add(1, Relaxed) == 0 && signals::owns_page() {
         process().own.threads_hit.fetch_add(1, Relaxed);
     }
     k.charges_begun.fetch_add(1, AcqRel);
@@ -376,11 +376,15 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
     ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
 }
 
-/// CPU time that was the meter's own, in the three places that need it: clocks have what interrupts add instead.
+/// CPU time that was the meter's own, in the three places that need it: clocks have what interrupts add instead. A child of
+/// vfork, in its parent's memory, tells its process nothing: its next image begins with what its thread has.
 pub fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
     let less_ns = ns.wrapping_sub(interrupts_ns);
     slot.cost_ns.fetch_add(less_ns, Relaxed);
-    process().own.cost_ns.fetch_add(less_ns.wrapping_add(slot.untold_cost_ns.swap(0, Relaxed)), Relaxed);
+    if signals::owns_page() {
+        let untold = slot.untold_cost_ns.swap(0, Relaxed);
+        process().own.cost_ns.fetch_add(less_ns.wrapping_add(untold), Relaxed);
+    }
     node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 

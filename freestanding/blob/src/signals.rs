@@ -450,6 +450,14 @@ pub fn is_guest() -> bool {
     r != 0
 }
 
+/// Whether this process's page is its own: not its parent's, whose CPU time is another.
+pub fn owns_page() -> bool {
+    own_page();
+    let me = sys::own(sys::GETPID, [0; 6]) as u32;
+    let is_owner = || process().own.pid.load(Ordering::Relaxed) == me;
+    is_owner() || !is_guest() && is_owner()
+}
+
 /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
 #[inline(never)]
 pub fn rt_sigaction(mut a: [u64; 6]) -> Ret {
