@@ -168,7 +168,15 @@ static void itimers(void) {
 }
 
 static void limits(void) {
-    struct rlimit l = {100, 200}, got;
+    struct rlimit l, got;
+    static const rlim_t large[][2] = {{3999999998, RLIM_INFINITY}, {150000000, 300000000}, {100000000, 100000002}};
+    for (int i = 0; i < 3; i++) {
+        l = (struct rlimit){large[i][0], large[i][1]};
+        long r = R2(SYS_setrlimit, RLIMIT_CPU, &l);
+        getrlimit(RLIMIT_CPU, &got);
+        same("limits.large", "%d %ld %ld %ld", i, r, (long)got.rlim_cur, (long)got.rlim_max);
+    }
+    l = (struct rlimit){100, 200};
     SAME("setrlimit", setrlimit(RLIMIT_CPU, &l));
     getrlimit(RLIMIT_CPU, &got);
     same("getrlimit", "%ld %ld", (long)got.rlim_cur, (long)got.rlim_max);

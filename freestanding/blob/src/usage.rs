@@ -240,17 +240,17 @@ pub fn times(a: [u64; 6]) -> Ret {
     (clock::mono_now() / TICK_NS) as Ret
 }
 
-/// Seconds beyond which a limit is none: years of CPU time.
-const LIMIT_MAX_S: u64 = 100_000_000;
+/// Seconds beyond which a limit is none: a century of CPU time.
+const LIMIT_MAX_S: u64 = 4_000_000_000;
 
 /// The kernel's limit for one of virtual CPU seconds, rounded up but for the rate's own rounding. Where the meter's CPU time is
-/// part of what the kernel counts it is more than twice as much: [`meet_cpu_limit`] keeps the program's. Bound: 1e8 s are 1e17
+/// part of what the kernel counts it is more than twice as much: [`meet_cpu_limit`] keeps the program's. Bound: 4e9 s are 4e18
 /// ns.
 fn limit_in(v: u64) -> u64 {
     if v > LIMIT_MAX_S {
         return v;
     }
-    let real = (node().speed().mul_up(v * NS_PER_S) + NS_PER_S - 1000) / NS_PER_S;
+    let real = node().speed().mul_up(v * NS_PER_S).saturating_add(NS_PER_S - 1000) / NS_PER_S;
     if cputimers::counts(clock::PROCESS_CPU) { 2 * real + 1 } else { real }
 }
 
@@ -259,7 +259,7 @@ fn limit_out(real: u64) -> u64 {
         return real;
     }
     let real = if cputimers::counts(clock::PROCESS_CPU) { real.saturating_sub(1) / 2 } else { real };
-    (node().slowness().mul_floor(real * NS_PER_S) + 1000) / NS_PER_S
+    node().slowness().mul_floor(real.saturating_mul(NS_PER_S)).saturating_add(1000) / NS_PER_S
 }
 
 /// After a hit, or what pays for one, of a thread that blocks these signals: has its process used its RLIMIT_CPU? As the kernel does, SIGXCPU once a
