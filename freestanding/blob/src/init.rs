@@ -55,7 +55,8 @@ pub extern "C" fn init(args: &InitArgs) -> Ret {
     let own = &raw const p.own as u64;
     sys::own(sys::MADVISE, [own, size_of::<OwnPage>() as u64, MADV_WIPEONFORK, 0, 0, 0]);
     if let Some(s) = node().slot(sys::gettid()) {
-        // The CPU clocks go on, and what they show must.
+        // The CPU clocks go on, and what they show must. With what its process was not told yet.
+        s.untold_cost_ns.store(0, Ordering::Relaxed);
         p.own.cost_ns.store(s.cost_ns.load(Ordering::Relaxed), Ordering::Relaxed);
         p.own.threads_hit.store((s.hits.load(Ordering::Relaxed) > 0).into(), Ordering::Relaxed);
     }
