@@ -350,6 +350,35 @@ static void in_proc(void) {
     line("range proc.ran 10000000 %ld 420000000", last[0] - first);
 }
 
+static int there[2], back_again[2];
+static void *answer(void *unused) {
+    char c;
+    while (read(there[0], &c, 1) == 1 && write(back_again[1], &c, 1) == 1) {}
+    return unused;
+}
+// Nor do those of a child that does nothing any more, while its node's threads take turns, at which the meter has a larger part.
+static void idle_in_proc(void) {
+    pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        burn(400 * MS);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    waitpid(pid, NULL, WUNTRACED);
+    char path[64], c = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    pthread_t t;
+    if (pipe(there) || pipe(back_again)) _exit(93);
+    pthread_create(&t, NULL, answer, NULL);
+    long first = cpu_in(path, 1), m = mono() + 300 * MS;
+    while (mono() < m && write(there[1], &c, 1) == 1 && read(back_again[0], &c, 1) == 1) {}
+    same("proc.idle.back", "%d", cpu_in(path, 1) < first);
+    line("range proc.idle.ran 30 %ld 42", first);
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && argv[1][0] == 'a') {
         after_exec();
@@ -359,7 +388,8 @@ int main(int argc, char **argv) {
         const char *name;
         void (*f)(void);
     } parts[] = {{"past", past}, {"sleeps", sleeps}, {"interrupted", interrupted}, {"guests", guests}, {"of_child", of_child},
-        {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}, {"in_proc", in_proc}};
+        {"whom", whom}, {"over_exec", over_exec}, {"backwards", backwards}, {"in_proc", in_proc},
+        {"idle_in_proc", idle_in_proc}};
     for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) line("= part.%s status %x", parts[i].name, in_child(parts[i].f));
     return 0;
 }
