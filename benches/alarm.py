@@ -232,8 +232,9 @@ def paused(run):
 
 
 def from_outside(run):
-    """The watch saw it, or the kernel counts it as stolen; that the verdict says so is not enough."""
-    slow = (run["slow_looks"] or 0) >= SLOW_LOOKS and any(r.startswith(SLOWED) for r in run["reasons"])
+    """The watch saw it, or the kernel counts it as stolen (which the verdict reads off /proc/stat); that the verdict calls cores slow is
+    not enough."""
+    slow = (run.get("slow_looks") or 0) >= SLOW_LOOKS and any(r.startswith(SLOWED) for r in run["reasons"])
     return (run["paused_ms"] or 0) >= PAUSE_MS or slow or any(r.startswith(STOLEN) for r in run["reasons"])
 
 

@@ -123,20 +123,20 @@ static int wait_select(long ns) {
     FD_SET(never, &set);
     return select(never + 1, &set, NULL, NULL, &t);
 }
-static void in_time(const char *name, int (*wait)(long)) {
+static void until(const char *name, int (*wait)(long)) {
     enum { ROUNDS = 20 };
-    long late = 0, early = 0, found = 0;
+    long in_time = 0, early = 0, found = 0;
     for (int i = 0; i < ROUNDS; i++) {
         long due = mono() + 3 * WORK;
         work();
         long left = due - mono();
         found += wait(left > 0 ? left : 0);
         long after = mono() - due;
-        late += after < WORK / 2;
+        in_time += after < WORK / 2;
         early += after < 0;
     }
     same(name, "%ld %ld", found, early);
-    line("range %s.in_time %d %ld %d", name, ROUNDS * 3 / 4, late, ROUNDS);
+    line("range %s.in_time %d %ld %d", name, ROUNDS * 3 / 4, in_time, ROUNDS);
 }
 
 static volatile long told_at;
@@ -244,9 +244,9 @@ int main(int argc, char **argv) {
     looks("ppoll", look_ppoll);
     looks("select", look_select);
     paced();
-    in_time("in_time.epoll", wait_epoll);
-    in_time("in_time.ppoll", wait_ppoll);
-    in_time("in_time.select", wait_select);
+    until("until.epoll", wait_epoll);
+    until("until.ppoll", wait_ppoll);
+    until("until.select", wait_select);
     signals();
     cancelled("cancel.forever", -1);
     cancelled("cancel.within", 20000);

@@ -135,7 +135,7 @@ impl Account<'_> {
 
     fn charge_sender(&mut self, slot: Option<&ThreadSlot>, sent: &Sent, woke: VirtNs) -> VirtNs {
         let burst_ns = sent.cpu_ns.saturating_sub(sent.burst_cpu_ns);
-        // A thread without a slot has not had its first hit.
+        // A thread without a slot has not had its first hit, nor has anybody read its clock.
         let Some(slot) = slot else {
             return self.look(self.begins(VirtNs(0), woke), (burst_ns, sent.paused_ns), Burst::after(sent.gap_ns), 1);
         };

@@ -154,15 +154,27 @@ struct Key<'a> {
     scale: f64,
     speed: f64,
     parameters: &'a BTreeMap<String, String>,
-    meter: Option<&'a MeterFacts>,
 }
 
 fn key(run: &Run) -> Key<'_> {
     let header = &run.summary.header;
     // Scale means nothing where nothing is scaled, and must not keep two baselines apart.
     let scale = if matches!(header.mode, Mode::Baseline | Mode::Native) { 1.0 } else { header.scale };
-    let (speed, parameters, meter) = (header.speed, &header.parameters, header.meter.as_ref());
-    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, speed, parameters, meter }
+    Key { mode: header.mode, tdf: header.tdf.to_string(), scale, speed: header.speed, parameters: &header.parameters }
+}
+
+/// A grain below what a host can keep is found anew by each command.
+const GRAIN_DIFFERENCE_MAX: f64 = 0.05;
+
+fn same_meter(run: &Run, other: &Run) -> bool {
+    match (&run.summary.header.meter, &other.summary.header.meter) {
+        (Some(meter), Some(other)) => {
+            let error = relative_error(meter.grain_ns as f64, other.grain_ns as f64);
+            error.is_some_and(|error| error.abs() <= GRAIN_DIFFERENCE_MAX)
+                && *meter == MeterFacts { grain_ns: meter.grain_ns, ..other.clone() }
+        }
+        (meter, other) => meter == other,
+    }
 }
 
 impl Comparison {
@@ -195,7 +207,7 @@ impl Comparison {
 pub(crate) fn group(runs: &[Run]) -> Vec<Vec<&Run>> {
     let mut groups: Vec<Vec<&Run>> = Vec::new();
     for run in runs {
-        match groups.iter_mut().find(|group| key(group[0]) == key(run)) {
+        match groups.iter_mut().find(|group| key(group[0]) == key(run) && same_meter(group[0], run)) {
             Some(group) => group.push(run),
             None => groups.push(vec![run]),
         }
@@ -217,7 +229,9 @@ fn column(group: &[&Run], reference: &[&Run], groups: &[Vec<&Run>]) -> Column {
         let parameters: Vec<String> = header.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let speed = speed_text(" ", header.speed);
         let meter = header.meter.as_ref().map_or(String::new(), |meter| {
-            format!(" grain {} hits from {}", duration(meter.grain_ns as f64), meter.hits_from)
+            let kernel = if meter.counts_kernel { "" } else { " in user mode only" };
+            let debt = if meter.packets_tell { "" } else { " without debt at egress" };
+            format!(" grain {} hits from {}{kernel}{debt}", duration(meter.grain_ns as f64), meter.hits_from)
         });
         format!("{} TDF {} scale {}{speed}{meter} {}", header.mode, header.tdf, header.scale, parameters.join(" "))
     };

@@ -3,6 +3,8 @@
 //! A value that the kernel would refuse, or a pointer that can't be read, goes to the kernel as it is: errno
 //! and its priority are then the kernel's own.
 
+use core::mem::take;
+
 use diecast_core_syscalls::nr;
 
 use crate::clock::{self, FOREVER, MONOTONIC, Wait};
@@ -260,12 +262,12 @@ pub fn epoll_pwait2(mut a: [u64; 6]) -> Ret {
 
 #[inline(never)]
 pub fn ppoll(mut a: [u64; 6]) -> Ret {
-    let paid_ns = pay_for(a[1] != 0);
+    let mut paid_ns = pay_for(a[1] != 0);
     let (mut mask, mut call) = (u64::MAX, None);
     a[3] = mask_copy(a[3], a[4], &mut mask, &mut call);
     loop {
         let seen = interrupt::seen();
-        let r = in_out(nr::PPOLL, a, 2, paid_ns);
+        let r = in_out(nr::PPOLL, a, 2, take(&mut paid_ns));
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -304,7 +306,8 @@ fn in_out(number: u32, mut a: [u64; 6], at: usize, paid_ns: u64) -> Ret {
 #[inline(never)]
 #[expect(unused_assignments, reason = "the kernel reads the copy through its address")]
 pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
-    let paid_ns = pay_for(a[0] != 0);
+    // Made again it goes on with what was left.
+    let mut paid_ns = pay_for(a[0] != 0);
     let (mut mask, mut call) = (u64::MAX, None);
     let mut packed = [0u64; 2];
     if a[5] != 0
@@ -315,7 +318,11 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
     }
     loop {
         let seen = interrupt::seen();
-        let r = if number == nr::PSELECT6 { in_out(number, a, 4, paid_ns) } else { io_wait(number, a) };
+        let r = if number == nr::PSELECT6 {
+            in_out(number, a, 4, take(&mut paid_ns))
+        } else {
+            io_wait(number, a, take(&mut paid_ns))
+        };
         if !interrupt::missed(r, mask, seen) {
             return r;
         }
@@ -323,12 +330,12 @@ pub fn with_packed_mask(number: u32, mut a: [u64; 6]) -> Ret {
 }
 
 pub fn io_getevents(a: [u64; 6]) -> Ret {
-    io_wait(nr::IO_GETEVENTS, a)
+    io_wait(nr::IO_GETEVENTS, a, 0)
 }
 
 /// The AIO waits do not validate: a negative time never ends, too many nanoseconds are carried over.
 #[inline(never)]
-fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
+fn io_wait(number: u32, mut a: [u64; 6], paid_ns: u64) -> Ret {
     if a[4] == 0 {
         return as_is(number, a);
     }
@@ -338,7 +345,7 @@ fn io_wait(number: u32, mut a: [u64; 6]) -> Ret {
     if carried.sec < 0 {
         return as_is(number, a);
     }
-    let wait = Wait::new(carried);
+    let wait = Wait::since(carried, paid_ns);
     loop {
         let (real, generation) = wait.left();
         a[4] = &raw const real as u64;

@@ -247,7 +247,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let unslotted = p.counters.no_slot.load(Ordering::Relaxed);
     if unslotted > 0 {
         doubts.push(format!(
-            "{unslotted} hits of threads were charged to nobody: a frame has room for {SLOTS_MAX} threads"
+            "{unslotted} hits were charged to nobody, since other threads had all slots for theirs: a frame has {SLOTS_MAX} in all"
         ));
     }
     if metered && !count_kernel {
@@ -276,11 +276,13 @@ fn free_slots(node: Arc<NodeFrame>) -> io::Result<Beside> {
 /// Hits that come of time in user mode only are this much rarer than the grain asks for, where programs spend as much of their
 /// time in the kernel.
 const KERNEL_PART_MAX: f64 = 0.5;
+/// What an exec and the begin of a program take there is no reason yet, ns.
+const KERNEL_LEAST_NS: u64 = 100_000_000;
 
 /// What is wrong with a frame of such hits whose programs used so much, ns in user mode and in the kernel.
 fn doubt_of_kernel((user_ns, kernel_ns): (u64, u64)) -> Option<String> {
     let part = kernel_ns as f64 / (user_ns + kernel_ns).max(1) as f64;
-    (part > KERNEL_PART_MAX).then(|| {
+    (part > KERNEL_PART_MAX && kernel_ns > KERNEL_LEAST_NS).then(|| {
         format!(
             "{:.0} % of the CPU time was in the kernel, where the meter hits nobody on this host: it was charged late, in lumps; \
              sysctl kernel.perf_event_paranoid=1, or run as root",

@@ -38,6 +38,9 @@ const WINDOW_MAX_NS: u64 = 2 * WINDOW_NS;
 /// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
 const OVERCHARGE_MAX_NS: i64 = 100_000_000;
 
+/// Real time in which a charge that was begun ends: it takes some 40 us, and a thread may lose its core in it, ns.
+const LOST_AFTER_NS: u64 = 1_000_000_000;
+
 /// One closed window; all real CPU ns within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
@@ -133,10 +136,10 @@ pub struct Monitor {
     /// Escapes that a window's reading made negative, to be settled by the next.
     owed_ns: i64,
     dead_slots: DeadSlots,
-    /// Charges that will never end; the fewest that were open at any look since the last window, and in that before.
+    /// Charges that will never end; the fewest that were open at any look since a real instant, at a window's end.
     lost: u64,
     open_least: u64,
-    open_before: u64,
+    open_from_ns: u64,
     /// How long threads have waited for a core, as far as looks saw them, ns.
     waited_ns: u64,
 }
@@ -155,7 +158,7 @@ impl Monitor {
             dead_slots: DeadSlots::default(),
             lost: 0,
             open_least: u64::MAX,
-            open_before: 0,
+            open_from_ns: time::monotonic_ns(),
             waited_ns: 0,
         }
     }
@@ -255,12 +258,14 @@ impl Monitor {
         (open == self.lost).then_some(done)
     }
 
-    /// A thread that was killed in the midst of a charge never ends it. Charges that were open at every look of two windows are
-    /// taken for such.
+    /// A thread that was killed in the midst of a charge never ends it. As many as were open at every look of a second
+    /// are taken for such.
     fn find_lost(&mut self) {
-        let open = std::mem::replace(&mut self.open_least, u64::MAX);
-        self.lost = self.lost.max(open.min(self.open_before));
-        self.open_before = open;
+        let now = time::monotonic_ns();
+        if now.saturating_sub(self.open_from_ns) >= LOST_AFTER_NS {
+            self.lost = self.lost.max(std::mem::replace(&mut self.open_least, u64::MAX));
+            self.open_from_ns = now;
+        }
     }
 
     fn used(&self) -> io::Result<u64> {
@@ -418,8 +423,14 @@ mod tests {
             case.charge(25 * MS as i64);
             case.tick().is_some()
         };
-        // Windows of twice the length until it is known: two of which no look was without it.
-        assert_eq!([0; 8].map(|_| used(&mut case)), [false, true, false, true, false, true, true, true]);
+        // Windows of twice the length until it is known: a second of which no look was without it.
+        assert_eq!([0; 4].map(|_| used(&mut case)), [false, true, false, true]);
+        for (ago_ns, lost) in [(LOST_AFTER_NS / 2, 0), (LOST_AFTER_NS, 0), (LOST_AFTER_NS, 1)] {
+            case.monitor.open_from_ns = time::monotonic_ns().saturating_sub(ago_ns);
+            assert_eq!([0; 2].map(|_| used(&mut case)), [false, true]);
+            assert_eq!(case.monitor.lost, lost);
+        }
+        assert_eq!([0; 2].map(|_| used(&mut case)), [true, true]);
         // It was not killed after all.
         case.monitor.node.page().counters.charges_done.fetch_add(1, Relaxed);
         assert_eq!([0; 2].map(|_| used(&mut case)), [true, true]);
