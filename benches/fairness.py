@@ -358,6 +358,11 @@ def main():
         except (RuntimeError, OSError, subprocess.SubprocessError) as error:
             say(str(error))
             broken.append({"case": case, "error": str(error)})
+        except KeyboardInterrupt:
+            # What has been measured is not lost.
+            say(f"{case}: interrupted")
+            broken.append({"case": case, "error": "interrupted"})
+            break
     if not rows and not broken:
         print("nothing ran", file=sys.stderr)
         return 3
