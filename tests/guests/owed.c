@@ -59,17 +59,20 @@ static int look_pwait2(void) {
     return R6(SYS_epoll_pwait2, epoll, &e, 1, NULL, NULL, 8);
 }
 static int look_poll(void) { return poll(&one, 1, 1000); }
-static int look_ppoll(void) {
-    ts_t t = ts_of(SEC);
-    return ppoll(&one, 1, &t, NULL);
+static int ppoll_on(int fd, long ns) {
+    struct pollfd p = {fd, POLLIN, 0};
+    ts_t t = ts_of(ns);
+    return ppoll(&p, 1, &t, NULL);
 }
-static int look_select(void) {
+static int select_on(int fd, long ns) {
     fd_set set;
-    struct timeval t = tv_of(SEC);
+    struct timeval t = tv_of(ns);
     FD_ZERO(&set);
-    FD_SET(ready, &set);
-    return select(ready + 1, &set, NULL, NULL, &t);
+    FD_SET(fd, &set);
+    return select(fd + 1, &set, NULL, NULL, &t);
 }
+static int look_ppoll(void) { return ppoll_on(ready, SEC); }
+static int look_select(void) { return select_on(ready, SEC); }
 
 // Of what remains of its work each look may leave a part of a slice: the mean is not far from it.
 static void looks(const char *name, int (*look)(void)) {
@@ -111,18 +114,8 @@ static int wait_epoll(long ns) {
     ts_t t = ts_of(ns);
     return R6(SYS_epoll_pwait2, never, &e, 1, &t, NULL, 8);
 }
-static int wait_ppoll(long ns) {
-    struct pollfd p = {never, POLLIN, 0};
-    ts_t t = ts_of(ns);
-    return ppoll(&p, 1, &t, NULL);
-}
-static int wait_select(long ns) {
-    fd_set set;
-    struct timeval t = tv_of(ns);
-    FD_ZERO(&set);
-    FD_SET(never, &set);
-    return select(never + 1, &set, NULL, NULL, &t);
-}
+static int wait_ppoll(long ns) { return ppoll_on(never, ns); }
+static int wait_select(long ns) { return select_on(never, ns); }
 static void until(const char *name, int (*wait)(long)) {
     enum { ROUNDS = 20 };
     long in_time = 0, early = 0, found = 0;

@@ -426,16 +426,14 @@ pub struct Wait {
 impl Wait {
     /// One that begins now.
     pub fn new(t: Timespec) -> Wait {
-        let ns = ns_of(t);
-        let end_mono_ns = if ns == u64::MAX { ns } else { mono_now().saturating_add(ns) };
-        Wait { end_mono_ns, zero: ns == 0 }
+        Wait::since(t, 0)
     }
 
     /// One that began so much virtual time ago.
     pub fn since(t: Timespec, ago_ns: u64) -> Wait {
-        let Wait { end_mono_ns, zero } = Wait::new(t);
-        // Of what never ends nothing has passed.
-        Wait { end_mono_ns: if end_mono_ns == u64::MAX { u64::MAX } else { end_mono_ns.saturating_sub(ago_ns) }, zero }
+        let ns = ns_of(t);
+        let end_mono_ns = if ns == u64::MAX { ns } else { mono_now().saturating_add(ns).saturating_sub(ago_ns) };
+        Wait { end_mono_ns, zero: ns == 0 }
     }
 
     /// What is left of it in real time, with the machine's slack and at least 1 ns, and the generation that says so.
