@@ -122,11 +122,14 @@ struct {
 	__type(value, __u32);
 } slow SEC(".maps");
 
-// What a hit of the meter adds to a burst, what lies between two, and what a sleep before a wait adds, real CPU ns, by node.
+// What a hit of the meter adds to a burst, what lies between two, and what a sleep before a wait adds, real CPU ns, by node; and
+// real ns that its original takes for a CPU ns of ours, in parts of 1 << LEAD_SHIFT.
+#define LEAD_SHIFT 10
 struct hit_cost {
 	__u64 added_ns;
 	__u64 period_ns;
 	__u64 pays_ns;
+	__u64 lead;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -182,6 +185,15 @@ struct burst {
 	__u64 sent_cpu_ns;
 	__u64 sent_own_ns;
 	__u32 sent_hits;
+	// Its thread id in its own pid namespace; 0 while nobody has asked.
+	__u32 tid;
+	// The CPU time that was told last, ns.
+	__u64 told_ns;
+	// How far it is by its work, as CLOCK_MONOTONIC, ns, and its CPU time then (`position`).
+	__u64 at_ns;
+	__u64 at_cpu_ns;
+	// It sleeps for the meter.
+	__u32 meters;
 	__u32 pad;
 	// What these programs took of its CPU time since its node was told, as in `own`.
 	__u64 own[OWN_OF_FRAMES];
@@ -352,14 +364,12 @@ static __always_inline void packet_ends(__u64 *sums, struct burst *b, __u64 cpu_
 
 // A thread sleeps for the meter. Before a wait of the program's its piece of work is over, and what it takes from here on to its
 // next is not its own.
-static __always_inline void sleeps_for_meter(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
+static __always_inline void sleeps_for_meter(struct node *node, struct hit_cost *cost, struct task_struct *task, struct burst *b)
 {
 	__u64 cpu_ns = task->se.sum_exec_runtime;
-	struct hit_cost *cost;
 
 	if (!pays_before_wait((struct pt_regs *)bpf_task_pt_regs(task)))
 		return;
-	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	if (cost)
 		b->paid_ns += cost->pays_ns;
 	if (!cores_are_slow())
@@ -368,17 +378,37 @@ static __always_inline void sleeps_for_meter(struct node *node, __u64 cookie, st
 	b->sent_cpu_ns = 0;
 }
 
-// A thread blocks: a burst is over.
-static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b)
+// CPU time of the present thread.
+static __always_inline __u64 cpu_time(struct task_struct *task, struct burst *b, __u64 now)
 {
-	struct hit_cost *cost;
+	__u64 since = now - b->offset_ns - task->se.exec_start;
+
+	// The clocks' distance is known to within the time of one context switch, and grows by what the host steals.
+	if ((__s64)since <= 0)
+		return task->se.sum_exec_runtime;
+	return task->se.sum_exec_runtime + (since < NS_PER_S / hz ? since : NS_PER_S / hz);
+}
+
+#include "hands.h"
+
+// A thread blocks: a burst is over.
+static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b, __u64 now)
+{
+	struct hit_cost *cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	__u64 cpu_ns = b->whole_pieces_ns, hits = b->whole_pieces_hits, data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
 
-	if (next >= WAIT_KINDS) {
-		sleeps_for_meter(node, cookie, task, b);
+	if (cost) {
+		b->at_ns = position(b, task->se.sum_exec_runtime, cost->lead);
+		b->at_cpu_ns = task->se.sum_exec_runtime;
+	}
+	b->meters = next >= WAIT_KINDS;
+	if (b->meters) {
+		sleeps_for_meter(node, cost, task, b);
 		return;
 	}
+	if (cost)
+		tells_what_is_left(task, cookie, b, now);
 	if (!cpu_ns) {
 		cpu_ns = gain(b->paid_ns, task->se.sum_exec_runtime - b->counted_from_ns);
 		hits = b->hits;
@@ -388,7 +418,6 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 		b->kind = next;
 		return;
 	}
-	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	count_piece(node, cost, b, task->se.sum_exec_runtime);
 	packet_ends(&node->wakes[ENDS], b, task->se.sum_exec_runtime);
 	b->kind = next;
@@ -411,17 +440,6 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 	if (bin >= AGED_FROM && b->counted_age.past)
 		count_ages(&node->ages[b->counted_age.program != 0][kind][bin - AGED_FROM], &b->counted_age,
 			   least(cpu_us, COLD_MAX_NS / 1000));
-}
-
-// CPU time of the present thread.
-static __always_inline __u64 cpu_time(struct task_struct *task, struct burst *b, __u64 now)
-{
-	__u64 since = now - b->offset_ns - task->se.exec_start;
-
-	// The clocks' distance is known to within the time of one context switch, and grows by what the host steals.
-	if ((__s64)since <= 0)
-		return task->se.sum_exec_runtime;
-	return task->se.sum_exec_runtime + (since < NS_PER_S / hz ? since : NS_PER_S / hz);
 }
 
 // A thread has received so much from a socket. Linux 6.3 or later.
@@ -495,8 +513,10 @@ int BPF_PROG(waking, struct task_struct *task)
 	struct burst *b = bpf_task_storage_get(&bursts, task, 0, 0);
 
 	if (b) {
-		if (!b->going)
+		if (!b->going) {
 			b->waking_ns = bpf_ktime_get_ns();
+			hands_on(task, b, b->waking_ns);
+		}
 	} else if (is_own(task)) {
 		b = bpf_task_storage_get(&bursts, bpf_get_current_task_btf(), 0, 0);
 		if (b)
@@ -514,7 +534,13 @@ int BPF_PROG(wakeup, struct task_struct *task)
 SEC("tp_btf/sched_wakeup_new")
 int BPF_PROG(wakeup_new, struct task_struct *task)
 {
-	return woken(task);
+	struct burst *b;
+
+	woken(task);
+	b = bpf_task_storage_get(&bursts, task, 0, 0);
+	if (b)
+		hands_on(task, b, bpf_ktime_get_ns());
+	return 0;
 }
 
 SEC("tp_btf/sched_switch")
@@ -547,8 +573,8 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
+			count(node, cookie, prev, b, now);
 			b->woke_ns = 0;
-			count(node, cookie, prev, b);
 		}
 		if (b) {
 #pragma unroll
@@ -577,6 +603,9 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
+		if (b->at_ns < b->woke_ns)
+			b->at_ns = b->woke_ns;
+		b->at_cpu_ns = b->cpu_ns;
 		way_ns = got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0;
 		if (way_ns && way_ns <= WAKE_MAX_NS)
 			tally(&next_node->wakes[WAYS], way_ns);
@@ -648,30 +677,6 @@ int BPF_PROG(migrate, struct task_struct *task, int to)
 	return 0;
 }
 
-// What the emulator finds behind a frame; host/net/src/egress.rs has the same.
-struct trailer {
-	__u32 magic;
-	// Thread id in its own pid namespace; 0: no thread of the node sent this. IN_SETSOCKOPT: it does so in a call of
-	// setsockopt, which asks for an acknowledgement (TCP_QUICKACK). From PAUSED_SHIFT on how long its cores stood still.
-	__u32 tid;
-	// CLOCK_MONOTONIC now, ns, whoever sends.
-	__u64 now_ns;
-	// CPU time of the thread now, ns.
-	__u64 cpu_ns;
-	// CPU time at the start of its burst, ns.
-	__u64 burst_cpu_ns;
-	// CLOCK_MONOTONIC when the burst became possible, ns.
-	__u64 woke_ns;
-	// Time that the thread has waited for a core so far, ns, as in schedstat.
-	__u64 run_delay_ns;
-	// How long the process had not run when the burst became possible, µs.
-	__u32 gap_us;
-	// How often the thread has given up its core so far, the last bits.
-	__u16 switches;
-	// Makes the sum of all 16-bit words 0xffff.
-	__u16 balance;
-};
-
 // What a frame with several segments is known by; host/net/src/egress.rs has the same.
 struct large_key {
 	// Destination and source.
@@ -686,23 +691,11 @@ struct {
 	__type(value, struct trailer);
 } large SEC(".maps");
 
-// The thread's id in its own pid namespace: the last of an array that is as long as the namespace is deep.
-static __always_inline __u32 innermost(struct pid *pid)
-{
-	const void *numbers = (const void *)pid + bpf_core_field_offset(struct pid, numbers);
-	const void *last = numbers + BPF_CORE_READ(pid, level) * bpf_core_type_size(struct upid);
-	__u32 nr = 0;
-
-	bpf_probe_read_kernel(&nr, sizeof nr, last + bpf_core_field_offset(struct upid, nr));
-	return nr;
-}
-
 // The sender's burst, if one of the node's threads sends.
 static __always_inline struct burst *fill(struct trailer *t, struct sk_buff *packet)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct nsproxy *namespaces = task->nsproxy;
-	struct pid *pid;
 	struct burst *b;
 	struct meter *meter;
 	__u64 now = bpf_ktime_get_ns();
@@ -714,27 +707,19 @@ static __always_inline struct burst *fill(struct trailer *t, struct sk_buff *pac
 	b = bpf_task_storage_get(&bursts, task, 0, 0);
 	if (!b || !b->going)
 		return NULL;
-	pid = task->thread_pid;
-	t->tid = innermost(pid);
-	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
-		t->tid |= IN_SETSOCKOPT;
-	t->cpu_ns = cpu_time(task, b, now);
+	tell(t, task, b, cpu_time(task, b, now));
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	if (meter) {
-		t->tid |= paused_units(meter) << PAUSED_SHIFT;
+		told(t, task, meter);
 		// The packet is charged what it used, so no hit is overdue.
 		meter->hit_ns = NEVER;
 		meter->told_cpu_ns = t->cpu_ns;
-		meter->delay_ns = task->sched_info.run_delay;
 	}
+	if (BPF_CORE_READ((struct pt_regs *)bpf_task_pt_regs(task), orig_ax) == NR_SETSOCKOPT)
+		t->tid |= IN_SETSOCKOPT;
 	b->sent_cpu_ns = t->cpu_ns;
 	b->sent_own_ns = own_time(b);
 	b->sent_hits = b->hits;
-	t->burst_cpu_ns = b->cpu_ns;
-	t->woke_ns = b->woke_ns;
-	t->switches = task->nvcsw + task->nivcsw;
-	t->run_delay_ns = task->sched_info.run_delay;
-	t->gap_us = b->gap_ns / 1000 < 0xffffffffull ? b->gap_ns / 1000 : 0xffffffffull;
 	return b;
 }
 

@@ -10,6 +10,7 @@ mod cpu;
 mod example;
 mod fairness;
 mod gateway;
+mod handed;
 mod input;
 mod live;
 mod marks;

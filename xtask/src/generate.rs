@@ -169,6 +169,9 @@ slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwai
 pselect6 with a timeout or a mask; up to four slices where it looks by these without, by poll and epoll_pwait with 0, by the read \
 itself, or in a node where threads have weights or cores of their own. Then a level-triggered epoll tells of one request where the \
 original's tells of several, some of which overtake others.
+- What a thread hands on within its node is held by the wake-up that goes with it, with `--hits cores` and BPF only. Who finds it \
+without having slept (it spins, or was still at work) goes on from there at once, and one that was on its way to sleep too; a thread \
+that comes to a node from elsewhere (setns) is known from its next sleep on.
 - A deadline that a program reckons from its clock amid a slice is early by as much, so a wait until then ends early (a futex, a \
 timer). A relative sleep begins when the thread has paid; the timeout of a look for more when it was asked for, since most \
 event loops reckon it from their clock right before; where one reckons from what its clock said before its work, or means a \

@@ -68,6 +68,8 @@ pub const fn paused_before_ns(told: u64) -> u64 {
 const HIT_SINCE: u64 = 1 << 63;
 /// In it too: by its last hit the thread's packets tell what it uses.
 const TELLS: u64 = 1 << 62;
+/// In it too: another thread's work, which was handed on to this one since its last charge, ends where it says that its own does.
+const HANDED: u64 = 1 << 61;
 
 impl ThreadSlot {
     /// CPU time of its present burst by its last charge, real ns, and whether that was a hit's, after which its code goes on
@@ -75,7 +77,7 @@ impl ThreadSlot {
     #[inline(always)]
     pub fn burst(&self) -> (u64, bool) {
         let word = self.burst_ns.load(Relaxed);
-        (word & !(HIT_SINCE | TELLS), word & HIT_SINCE != 0)
+        (word & !(HIT_SINCE | TELLS | HANDED), word & HIT_SINCE != 0)
     }
 
     /// Keeps both, and what the last hit said of packets.
@@ -83,6 +85,20 @@ impl ThreadSlot {
     pub fn set_burst(&self, ns: u64, of_hit: bool) {
         let tells = self.burst_ns.load(Relaxed) & TELLS;
         self.burst_ns.store(ns | tells | if of_hit { HIT_SINCE } else { 0 }, Relaxed);
+    }
+
+    /// What this thread does next was handed on to it by another, which is so far: it begins no earlier.
+    #[inline(always)]
+    pub fn hand_on(&self, at_v_ns: u64) {
+        if self.finish_v_ns.fetch_max(at_v_ns, Relaxed) < at_v_ns {
+            self.burst_ns.fetch_or(HANDED, Relaxed);
+        }
+    }
+
+    /// Whether that came after its own work's end, since its last charge.
+    #[inline(always)]
+    pub fn is_handed(&self) -> bool {
+        self.burst_ns.load(Relaxed) & HANDED != 0
     }
 
     /// Whether its packets tell what the thread uses, by its last hit ([`packets_tell`]).
@@ -153,6 +169,21 @@ mod tests {
             assert!((sum / 130_000).abs_diff(65_000) <= 512, "{left_ns}: {sum}");
         }
         assert_eq!(left_since_ns(told(1_000), 1_000 + 131_072 + 2_048), Some(2_048), "no longer than eight bits");
+    }
+
+    #[test]
+    fn who_is_further_is_handed_nothing() {
+        let slot = ThreadSlot::default();
+        slot.set_burst_of_hit(300, true);
+        slot.finish_v_ns.store(7, Relaxed);
+        slot.hand_on(7);
+        assert!(!slot.is_handed());
+        slot.hand_on(9);
+        slot.hand_on(8);
+        assert_eq!((slot.finish_v_ns.load(Relaxed), slot.is_handed()), (9, true));
+        assert_eq!((slot.burst(), slot.packets_tell()), ((300, true), true));
+        slot.set_burst(400, false);
+        assert_eq!((slot.burst(), slot.packets_tell(), slot.is_handed()), ((400, false), true, false));
     }
 
     #[test]

@@ -167,6 +167,7 @@ impl Account<'_> {
             let of_burst = self.work_v_ns(burst_ns, Burst::after(sent.gap_ns), 0);
             return of_hit.max(VirtNs(self.begins(VirtNs(0), woke).0.saturating_add(of_burst)));
         }
+        let handed = slot.is_handed();
         let known = slot.switches.load(Relaxed);
         let switches = switches_since(known, u64::from(sent.switches));
         let paused_ns = self.paused_ns(used_ns, sent.paused_ns);
@@ -196,7 +197,7 @@ impl Account<'_> {
             // The switch to the present burst is its own, those before it belong to what is left over, if anything is.
             let of_burst = if left_over_ns > 0 { switches.min(1) } else { switches };
             // Here it has run ahead and found nothing more to do. Where others have the cores its original had slept too.
-            let extra_wake_ns = if own_end_v_ns > woke.0 { self.extra_wake_ns } else { 0 };
+            let extra_wake_ns = if own_end_v_ns > woke.0 && !handed { self.extra_wake_ns } else { 0 };
             let beside = (of_burst, self.packet_ns + extra_wake_ns + after_hit_ns);
             self.book(self.begins(earliest, woke), used_ns - left_over_ns, Burst::after(sent.gap_ns), beside)
         };
@@ -244,6 +245,24 @@ pub fn mean_switch_ns(page: &NodePage) -> f64 {
 /// Work left over from an earlier burst ends where the present one begins, or before. A thread that has no slot yet is
 /// not charged: the instant is what a charge would give.
 pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
+    let release = charge_until(page, sent, now, (page.slot(sent.tid), page.own_packet_ns.load(Relaxed)));
+    if let Some(bucket) = page.counters.late_v.get(late_bucket(page.segment().v_of(now).since(release).0)) {
+        bucket.fetch_add(1, Relaxed);
+    }
+    release
+}
+
+/// Charges a thread that hands work on to another of its node, or blocks (`to` is none), up to that instant: what the other one
+/// does next begins no earlier. Both have slots from then on, where there is room.
+pub fn charge_handing(page: &NodePage, by: &Sent, to: Option<u32>, now: RealNs) {
+    let at = charge_until(page, by, now, (page.claim_slot(by.tid), 0));
+    if let Some(slot) = to.and_then(|tid| page.claim_slot(tid)) {
+        slot.hand_on(at.0);
+    }
+}
+
+/// Charges a thread up to the instant told, where it has a slot; when that work ends. `packet_ns` is what BPF programs take there.
+fn charge_until(page: &NodePage, sent: &Sent, now: RealNs, (slot, packet_ns): (Option<&ThreadSlot>, u64)) -> VirtNs {
     let segment = page.segment();
     let k = &page.counters;
     k.charges_begun.fetch_add(1, AcqRel);
@@ -253,7 +272,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         slow_discount: page.slow_discount.load(Relaxed),
         grain_ns: page.clocks_hit().then(|| page.grain_ns.load(Relaxed)),
         switch: switch_cost(page),
-        packet_ns: page.own_packet_ns.load(Relaxed),
+        packet_ns,
         extra_wake_ns: page.extra_wake_ns.load(Relaxed),
         after_hit_ns: page.after_hit_ns.load(Relaxed),
         way_ns: page.way_ns.load(Relaxed),
@@ -273,7 +292,7 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     };
     // The lab may have been paused, or re-timed, since.
     let woke = page.segment_at(sent.woke).v_of(sent.woke);
-    let release = account.charge_sender(page.slot(sent.tid), sent, woke);
+    let release = account.charge_sender(slot, sent, woke);
     k.charged_ns.fetch_add(account.charged_ns, Relaxed);
     k.cold_ns.fetch_add(account.cold_ns, Relaxed);
     k.slow_ns.fetch_add(account.slow_ns, Relaxed);
@@ -284,9 +303,6 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
         k.forgiven_v_ns.fetch_add(account.forgiven_v_ns, Relaxed);
     }
     k.clamped.fetch_add(u64::from(account.clamped), Relaxed);
-    if let Some(bucket) = k.late_v.get(late_bucket(segment.v_of(now).since(release).0)) {
-        bucket.fetch_add(1, Relaxed);
-    }
     release
 }
 
@@ -550,6 +566,21 @@ mod tests {
         let s = slot(990 * US, 50 * MS, 9 * MS);
         let less = (&none, 0, SwitchCost::default(), [0, 20 * US]);
         assert_eq!(charged_less(less, 11 * MS, 101 * MS, Some(&s), &sent()).1, 310 * US);
+    }
+
+    /// It slept in the original too, until another's work, which ends at 12 ms, was handed on to it.
+    #[test]
+    fn what_was_handed_on_begins_when_that_was_done_and_costs_a_wake_up() {
+        let less = (&Default::default(), 0, SwitchCost::default(), [0, 20 * US]);
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        s.hand_on(12 * MS);
+        assert_eq!(charged_less(less, 0, 101 * MS, Some(&s), &sent()), (12_600 * US, 300 * US, 12_600 * US));
+        // What it does itself next is its own.
+        assert!(!s.is_handed());
+        // Who was done before it was woken hands nothing on.
+        let s = slot(1000 * US, 50 * MS, 5 * MS);
+        s.hand_on(9 * MS);
+        assert_eq!(charged_less(less, 0, 101 * MS, Some(&s), &sent()), (10_600 * US, 300 * US, 10_600 * US));
     }
 
     /// Nine tenths of 1/65536 each.

@@ -30,7 +30,7 @@ mod weights;
 #[cfg(feature = "alloc")]
 pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
-pub use egress::{Sent, charge_sender, mean_switch_ns};
+pub use egress::{Sent, charge_handing, charge_sender, mean_switch_ns};
 #[cfg(feature = "alloc")]
 pub use hits::{HIT_SUMS, HitSums};
 pub use interrupts::{Interrupts, interrupt_part, shown_cpu_ns};

@@ -4,6 +4,7 @@
 //! One [`Egress`] per lab. Those at wake-ups and context switches are attached by BPF links, those on NICs live
 //! with their device; when the process dies in any way, the kernel removes everything.
 
+mod hands;
 mod waits;
 
 use std::io;
@@ -20,10 +21,25 @@ use diecast_host_sys::memory::Shared;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
 use rustix::thread::sched_getcpu;
 
+pub use hands::Handed;
 pub use waits::Waits;
 
 /// Programs at wake-ups and context switches, and where frames reach the stack.
-const TRACED: [&str; 7] = ["waking", "wakeup", "wakeup_new", "burst", "migrate", "hit", "reached"];
+const TRACED: [&str; 13] = [
+    "waking",
+    "wakeup",
+    "wakeup_new",
+    "burst",
+    "migrate",
+    "hit",
+    "reached",
+    "hrtimer_begins",
+    "hrtimer_ends",
+    "timer_begins",
+    "timer_ends",
+    "handler_begins",
+    "handler_ends",
+];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
 /// Finds out which process this is.
@@ -35,6 +51,8 @@ const SLOW: &str = "slow";
 const HIT_COSTS: &str = "hit_costs";
 const METERED: &str = "metered";
 const STACKS: &str = "stacks";
+const HANDS: &str = "hands";
+const LOST_HANDS: &str = "lost_hands";
 const CORES: &str = "cores";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
 /// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
@@ -126,6 +144,8 @@ pub struct HitCost {
     pub added_ns: u64,
     pub period_ns: u64,
     pub pays_ns: u64,
+    /// How long the original takes for so much CPU time, in real time, in 1/1024: TDF / speed.
+    pub lead: u64,
 }
 
 /// Why packets can't tell their senders' CPU time.
@@ -157,6 +177,8 @@ pub struct Egress {
     metered: MapHandle,
     stacks: Shared<OfCores>,
     cores: Shared<OfCores>,
+    hands: hands::Hands,
+    lost_hands: MapHandle,
     /// So many of them there are.
     cpus: usize,
     debt: OwnedFd,
@@ -195,9 +217,11 @@ impl Egress {
             mapped.map_err(|e| programs.error("map", libbpf_rs::Error::from(e)))
         };
         let (stacks, cores) = (of_cores(STACKS)?, of_cores(CORES)?);
+        let hands = hands::Hands::new(programs.map(HANDS)?).map_err(|e| programs.error("map", e))?;
+        let lost_hands = programs.map(LOST_HANDS)?;
         let cpus = libbpf_rs::num_possible_cpus().unwrap_or(CORES_MAX).min(CORES_MAX);
         let debt = programs.descriptor(DEBT)?;
-        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, cores, cpus, debt, programs })
+        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, cores, hands, lost_hands, cpus, debt, programs })
     }
 
     /// What clocks of cores know of each metered thread, for them to keep: packets tell some of it.
@@ -258,6 +282,22 @@ impl Egress {
         self.large.lookup(key, MapFlags::ANY).ok()??.try_into().ok()
     }
 
+    /// What threads have handed on within their nodes since it was last taken, in order; nothing while another thread takes it.
+    pub fn take_handed(&self, each: impl FnMut(&Handed)) {
+        self.hands.take(each);
+    }
+
+    /// Readable now and then while there is some.
+    pub fn handed(&self) -> BorrowedFd<'_> {
+        self.hands.readable()
+    }
+
+    /// How much found no room, since nobody took it for too long.
+    pub fn lost_handed(&self) -> u64 {
+        let found = self.lost_hands.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+        found.and_then(|v| Some(u64::from_ne_bytes(*v.first_chunk()?))).unwrap_or(0)
+    }
+
     /// While the host's cores are slow, no burst is counted: it would teach nothing of what sleeps do.
     pub fn set_slow(&self, slow: bool) -> Result<(), EgressError> {
         self.slow
@@ -267,7 +307,7 @@ impl Egress {
 
     /// What the meter adds to a burst of this node is no part of what grows with sleeps.
     pub fn set_hit_cost(&self, cookie: u64, cost: HitCost) -> Result<(), EgressError> {
-        let cost = [cost.added_ns, cost.period_ns, cost.pays_ns].map(u64::to_ne_bytes);
+        let cost = [cost.added_ns, cost.period_ns, cost.pays_ns, cost.lead].map(u64::to_ne_bytes);
         self.hit_costs
             .update(&cookie.to_ne_bytes(), cost.as_flattened(), MapFlags::ANY)
             .map_err(|error| self.programs.error("configure", error).into())

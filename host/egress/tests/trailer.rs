@@ -476,7 +476,7 @@ fn hits() {
         let seen = egress.counted(cookie).unwrap();
         add(&mut with_hits, &seen, &before);
         // A piece that is longer than what lies between two hits is left out; what they add, three in five, is no part of bursts.
-        egress.set_hit_cost(cookie, HitCost { added_ns: 100_000, period_ns: 200_000, pays_ns: 0 }).unwrap();
+        egress.set_hit_cost(cookie, HitCost { added_ns: 100_000, period_ns: 200_000, ..HitCost::default() }).unwrap();
         pieces(20);
         before = egress.counted(cookie).unwrap();
         assert_eq!(total(&before)[0], total(&seen)[0]);
@@ -508,7 +508,7 @@ fn pays() {
     let (mut bursts, mut pieces) = ([[0.0; 2]; 2], [0.0; 2]);
     for turn in 0..6 {
         let pays_ns = [0, 100_000][turn % 2];
-        egress.set_hit_cost(cookie, HitCost { added_ns: 0, period_ns: 900_000, pays_ns }).unwrap();
+        egress.set_hit_cost(cookie, HitCost { period_ns: 900_000, pays_ns, ..HitCost::default() }).unwrap();
         let before = egress.counted(cookie).unwrap();
         in_netns(ns.as_fd(), || {
             // Loopback is down in a new namespace: a pair of Unix sockets receives as well.

@@ -4,6 +4,8 @@
 //! The program of `freestanding/bpf-egress` appends a trailer to every frame; the emulator takes it off. One that is still
 //! to be cut into segments can't carry it: the program keeps it under what the emulator knows the frame by.
 
+use std::os::fd::BorrowedFd;
+
 use diecast_core_abi::PAUSED_UNIT_NS;
 use diecast_core_cpu::Sent;
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
@@ -24,6 +26,15 @@ pub trait EgressLedger: Send + Sync {
     /// Charges the sender of a frame of the node with this index; the instant at which the original machine would have
     /// sent it.
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs;
+
+    /// Charges threads for what they did before they handed work on within their node, as far as that is told by now: it came
+    /// before whatever left its node since.
+    fn take_handed(&self, _now: RealNs) {}
+
+    /// Readable when some of it is to be taken without waiting for a frame.
+    fn handed(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// The trailer of a frame that is to be cut into segments; `None` when there is none any more.
     fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]>;
@@ -58,6 +69,11 @@ pub(crate) struct Trailer {
     pub sent: Option<Sent>,
     /// Sent in a call of setsockopt: an acknowledgement that its program asked for (TCP_QUICKACK).
     pub asked: bool,
+}
+
+/// What a trailer says of the thread that it is of; `None` if it is none, or of no thread.
+pub fn thread_of(trailer: &[u8; TRAILER_BYTES]) -> Option<Sent> {
+    parse(trailer)?.sent
 }
 
 /// What a trailer says, `None` if it is none.

@@ -42,6 +42,8 @@ use crate::writers::{Hand, Writers};
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
 const WAKE: u64 = u64::MAX;
+/// Of what the ledger has to take.
+const HANDED: u64 = u64::MAX - 1;
 /// Frames read from one TAP before the next has its turn; a large one takes as long as so many.
 const READ_BATCH: usize = 16;
 const READ_LARGE: usize = 5;
@@ -137,6 +139,10 @@ impl Emulator {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
         let watch = |fd: &OwnedFd, tag| epoll::add(&epoll, fd, epoll::EventData::new_u64(tag), epoll::EventFlags::IN);
         watch(&wake, WAKE).map_err(failed("watch its eventfd"))?;
+        if let Some(handed) = config.ledger.as_ref().and_then(|ledger| ledger.handed()) {
+            epoll::add(&epoll, handed, epoll::EventData::new_u64(HANDED), epoll::EventFlags::IN)
+                .map_err(failed("watch what is handed on"))?;
+        }
         for (node, tap) in config.taps.iter().enumerate() {
             watch(tap, node as u64).map_err(failed("watch a TAP device"))?;
         }
@@ -409,6 +415,8 @@ impl Runner {
                     if self.obey().is_break() {
                         return;
                     }
+                } else if tag == HANDED {
+                    self.ledger.iter().for_each(|ledger| ledger.take_handed(monotonic_now()));
                 } else {
                     self.read_batch(tag as usize);
                     self.deliver();
@@ -662,6 +670,7 @@ impl Runner {
         self.entered = self.entered.max(self.clock.v_of(at));
         let sent = trailer.and_then(|trailer| trailer.sent);
         let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
+        ledger.take_handed(now);
         (self.entered, ledger.charge_sender(node, &sent, now).since(self.entered))
     }
 

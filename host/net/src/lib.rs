@@ -30,7 +30,7 @@ mod writers;
 
 pub use capture::{Capture, CapturePoint, CapturedFrame, Direction};
 pub use clock::{FrameClock, SharedFrame, kernel_hz, monotonic_now};
-pub use egress::{EgressLedger, LARGE_KEY_BYTES, ReceiveLedger, TRAILER_BYTES};
+pub use egress::{EgressLedger, LARGE_KEY_BYTES, ReceiveLedger, TRAILER_BYTES, thread_of};
 pub use emulator::{Emulator, EmulatorConfig, EmulatorHandle};
 pub use error::HostNetError;
 pub use gateway::{Way, WayCounts, WayEnd};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-use diecast_core_abi::{GAP_BINS, SWITCH_ONCE};
+use diecast_core_abi::{GAP_BINS, NodePage, SWITCH_ONCE};
 use diecast_core_cpu::{
     Ages, Bursts, Growth, HitSums, Level, curve_of_all, discounts, growth_of_all, interrupt_part, mean_switch_ns,
 };
@@ -199,6 +199,11 @@ impl Receives {
     }
 }
 
+/// Real ns that the original takes for 1024 ns of CPU time here, in its own time.
+fn lead(page: &NodePage) -> u64 {
+    page.segment().inverse.mul_floor(page.slowness().mul_floor(1024))
+}
+
 /// How much two sums have grown since they were last read, where `read` has them.
 fn grown(read: &mut [u64; 2], now: [u64; 2]) -> [u64; 2] {
     let before = std::mem::replace(read, now);
@@ -316,7 +321,12 @@ impl Learner {
         }
         let [pays, all_ns] = grown(&mut self.pays_read, [&k.pays, &k.seen_pays_ns].map(|c| c.load(Relaxed)));
         self.pays_seen.add(keep, pays, all_ns);
-        let cost = HitCost { added_ns, period_ns: self.frame.hits_apart_ns(), pays_ns: self.pays_seen.mean() as u64 };
+        let cost = HitCost {
+            added_ns,
+            period_ns: self.frame.hits_apart_ns(),
+            pays_ns: self.pays_seen.mean() as u64,
+            lead: lead(page),
+        };
         // A map that refuses has what it was told last.
         let _ = egress.set_hit_cost(self.cookie, cost);
     }

@@ -1,7 +1,7 @@
 //! One run of a plan: set up, start, warm up, measure, drain, tear down.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -367,6 +367,20 @@ impl NodeLedgers {
 impl EgressLedger for NodeLedgers {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs {
         self.metered(node).map_or(VirtNs(0), |(frame, _)| diecast_core_cpu::charge_sender(frame.page(), sent, now))
+    }
+
+    fn take_handed(&self, now: RealNs) {
+        let Some(egress) = &self.1 else { return };
+        egress.take_handed(|handed| {
+            let of_node = self.0.iter().flatten().find(|(frame, cookie)| *cookie == handed.cookie && frame.cpu.metered);
+            if let Some((frame, _)) = of_node {
+                diecast_core_cpu::charge_handing(frame.page(), &handed.by, handed.to, now);
+            }
+        });
+    }
+
+    fn handed(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.1.as_ref()?.handed())
     }
 
     fn trailer_of(&self, key: &[u8; LARGE_KEY_BYTES]) -> Option<[u8; TRAILER_BYTES]> {

@@ -173,6 +173,13 @@ pub fn collect(plan: &Plan, lab: &Lab, out: &Path, measured: &Measured, mut outc
             lab.journal.finding(FindingKind::Warning, None, count, text);
         }
     }
+    let unheard = lab.egress.as_ref().map_or(0, |egress| egress.lost_handed());
+    if unheard > 0 {
+        let text = format!(
+            "{unheard} times a thread handed work on, or ended a burst of it, and was not heard: nobody was free to listen"
+        );
+        lab.journal.finding(FindingKind::Warning, None, unheard, text);
+    }
     let lost = lab.backlog.dropped();
     if lost > 0 {
         let text = format!("{lost} frames were lost on cores that had net.core.netdev_max_backlog waiting already");

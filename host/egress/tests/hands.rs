@@ -1,0 +1,184 @@
+//! What threads tell as they hand work on within their node, and as they block.
+
+#[expect(dead_code, reason = "other tests use the rest")]
+mod common;
+
+use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use common::{nic, poll_ms, skip, spin, two_nodes};
+use diecast_host_egress::{Egress, Handed, HitCost};
+use diecast_host_net::in_netns;
+use diecast_host_sys::trap;
+use diecast_host_tick::{Cadence, CoreTicks};
+
+const MS: u64 = 1_000_000;
+
+/// CPU time that counts ten times in the original, in real time.
+const AHEAD: HitCost = HitCost { added_ns: 0, period_ns: 900_000, pays_ns: 0, lead: 10 * 1024 };
+
+fn thread_id() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// A thread that hands on, another that is handed to and works, and what was told of the two. `ends` are made in the node's
+/// namespace, `wake` hands on and `wait` is handed to.
+struct Told {
+    by: u32,
+    to: u32,
+    cookie: u64,
+    all: Vec<Handed>,
+}
+
+fn told<A: Send, B: Send>(
+    cost: HitCost,
+    ends: impl FnOnce() -> (A, B) + Send,
+    wake: impl Fn(&mut A) + Send + Sync,
+    wait: impl Fn(&mut B) + Send + Sync,
+) -> Option<Told> {
+    let egress = Egress::load().unwrap();
+    let ticks = match CoreTicks::start(&[], Cadence::told_by_packets(500_000), Some(egress.metered())) {
+        Ok(ticks) => ticks,
+        Err(e) => {
+            diecast_quiet::skipped(e.to_string());
+            return None;
+        }
+    };
+    trap::install_handler();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    egress.set_hit_cost(cookie, cost).unwrap();
+    let (first, mut second) = in_netns(ns.as_fd(), ends).unwrap();
+    let mut first = first;
+    let (tell_to, of_to) = channel();
+    let (by, to) = std::thread::scope(|s| {
+        let waiting = in_thread(
+            s,
+            &ns,
+            move |ticks: &CoreTicks| {
+                let _metered = ticks.meter_here().unwrap();
+                // Who comes to the node from elsewhere is known from its next sleep on.
+                poll_ms(1);
+                tell_to.send(thread_id()).unwrap();
+                for _ in 0..2 {
+                    wait(&mut second);
+                    spin(Duration::from_millis(1));
+                }
+                poll_ms(1);
+            },
+            &ticks,
+        );
+        let to = of_to.recv().unwrap();
+        let waking = in_thread(
+            s,
+            &ns,
+            move |ticks: &CoreTicks| {
+                let _metered = ticks.meter_here().unwrap();
+                for _ in 0..2 {
+                    poll_ms(20);
+                    spin(Duration::from_millis(2));
+                    wake(&mut first);
+                }
+                poll_ms(20);
+                thread_id()
+            },
+            &ticks,
+        );
+        let by = waking.join().unwrap();
+        waiting.join().unwrap();
+        (by, to)
+    });
+    let mut all = Vec::new();
+    egress.take_handed(|handed| all.push(*handed));
+    assert_eq!(egress.lost_handed(), 0);
+    Some(Told { by, to, cookie, all })
+}
+
+fn in_thread<'s, T: Send + 's>(
+    s: &'s std::thread::Scope<'s, '_>,
+    ns: &std::os::fd::OwnedFd,
+    f: impl FnOnce(&CoreTicks) -> T + Send + 's,
+    ticks: &'s CoreTicks,
+) -> std::thread::ScopedJoinHandle<'s, T> {
+    let ns = ns.try_clone().unwrap();
+    s.spawn(move || in_netns(ns.as_fd(), || f(ticks)).unwrap())
+}
+
+fn pipes() -> (PipeWriter, PipeReader) {
+    let (reader, writer) = pipe().unwrap();
+    (writer, reader)
+}
+
+fn through_pipe(cost: HitCost) -> Option<Told> {
+    told(cost, pipes, |to| to.write_all(b"x").unwrap(), |from| from.read_exact(&mut [0]).unwrap())
+}
+
+#[test]
+fn who_wakes_another_of_its_node_tells_what_it_has_used() {
+    if skip() {
+        return;
+    }
+    diecast_quiet::look(|| {
+        let Some(Told { by, to, cookie, all }) = through_pipe(AHEAD) else { return };
+        holds(by, to, cookie, &all);
+    });
+}
+
+/// What passes through the loopback device is work of who sent it, on its way too.
+#[test]
+fn who_sends_to_another_of_its_node_tells_what_it_has_used() {
+    if skip() {
+        return;
+    }
+    let ends = || {
+        assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (to, listener.accept().unwrap().0)
+    };
+    diecast_quiet::look(|| {
+        let wake = |to: &mut TcpStream| to.write_all(b"x").unwrap();
+        let Some(Told { by, to, cookie, all }) = told(AHEAD, ends, wake, |from| from.read_exact(&mut [0]).unwrap())
+        else {
+            return;
+        };
+        holds(by, to, cookie, &all);
+    });
+}
+
+fn holds(by: u32, to: u32, cookie: u64, all: &[Handed]) {
+    assert!(all.iter().all(|h| h.cookie == cookie), "{all:?}");
+    let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.to == Some(to)).collect();
+    assert_eq!(handed.len(), 2, "{all:?}");
+    for h in &handed {
+        let burst_ns = h.by.cpu_ns - h.by.burst_cpu_ns;
+        assert!((2 * MS..4 * MS).contains(&burst_ns), "{burst_ns} ns of two ms: {all:?}");
+        assert!(h.by.at.0 - h.by.woke.0 >= burst_ns, "{all:?}");
+    }
+    let between = handed[1].by.cpu_ns - handed[0].by.cpu_ns;
+    assert!((2 * MS..4 * MS).contains(&between), "{between} ns");
+    // The other works for a millisecond each time, and blocks.
+    let left: Vec<_> = all.iter().filter(|h| h.by.tid == to && h.by.cpu_ns - h.by.burst_cpu_ns > MS / 2).collect();
+    assert_eq!(left.iter().map(|h| h.to).collect::<Vec<_>>(), [None, None], "{all:?}");
+    for h in left {
+        let burst_ns = h.by.cpu_ns - h.by.burst_cpu_ns;
+        assert!((MS..3 * MS).contains(&burst_ns), "{burst_ns} ns of one ms: {all:?}");
+    }
+    // Whom a timer wakes, nobody has handed anything on to, whoever had the core then.
+    assert_eq!(all.iter().filter(|h| h.to.is_some()).count(), 2, "{all:?}");
+}
+
+/// Where a CPU nanosecond here is one there who wakes another is not ahead. What it leaves is told all the same.
+#[test]
+fn who_is_not_ahead_hands_nothing_on() {
+    if skip() {
+        return;
+    }
+    let Some(Told { by, all, .. }) = through_pipe(HitCost { lead: 1024, ..AHEAD }) else { return };
+    assert!(all.iter().all(|h| h.to.is_none()), "{all:?}");
+    let bursts = all.iter().filter(|h| h.by.tid == by && h.by.cpu_ns - h.by.burst_cpu_ns > MS);
+    assert_eq!(bursts.count(), 2, "{all:?}");
+}
