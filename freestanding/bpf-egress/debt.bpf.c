@@ -603,8 +603,10 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b->going) {
 		b->going = 1;
 		b->cpu_ns = next->se.sum_exec_runtime;
-		if (b->at_ns < b->woke_ns)
+		// The meter's sleeps end where the ledger has it.
+		if (b->meters || b->at_ns < b->woke_ns)
 			b->at_ns = b->woke_ns;
+		b->meters = 0;
 		b->at_cpu_ns = b->cpu_ns;
 		way_ns = got_idle && b->waking_ns ? gain(b->waking_ns, now) : 0;
 		if (way_ns && way_ns <= WAKE_MAX_NS)

@@ -12,8 +12,11 @@
 #define LEFT_MIN_NS 20000
 // A waker that is no further ahead than what so much CPU time stands for hands nothing on, ns.
 #define LEAD_MIN_NS 5000
-// Who reads the ring is woken for it at most once in so long, ns: each packet has it read, too.
+// Who reads the ring is woken for it at most once in so long, ns: each packet has it read, too. Sooner where it was empty, and
+// later for what a thread leaves, whose next burst has yet to come.
 #define RING_WAKE_NS 1000000
+#define RING_WAKE_EMPTY_NS 200000
+#define RING_WAKE_LEFT_NS 100000000
 
 // What the emulator finds behind a frame; host/net/src/egress.rs has the same.
 struct trailer {
@@ -66,8 +69,9 @@ struct {
 __u64 ring_woken_ns = 0;
 
 // Whether a core is in one of these, as bits: who runs there has nothing to do with whom they wake. What a thread's own packets
-// to its node set off on their way through the loopback device is its doing, and none of them.
-enum { IN_HRTIMER = 1, IN_TIMER = 2, IN_HANDLER = 4 };
+// to its node set off on their way through the loopback device is its doing: softirqs of the network are none of them.
+enum { IN_HRTIMER = 1, IN_SOFTIRQ = 2, IN_HANDLER = 4 };
+enum { NET_TX = 2, NET_RX = 3 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -96,16 +100,16 @@ int BPF_PROG(hrtimer_ends)
 	return interrupts(IN_HRTIMER, false);
 }
 
-SEC("tp_btf/timer_expire_entry")
-int BPF_PROG(timer_begins)
+SEC("tp_btf/softirq_entry")
+int BPF_PROG(softirq_begins, unsigned int vector)
 {
-	return interrupts(IN_TIMER, true);
+	return vector == NET_TX || vector == NET_RX ? 0 : interrupts(IN_SOFTIRQ, true);
 }
 
-SEC("tp_btf/timer_expire_exit")
-int BPF_PROG(timer_ends)
+SEC("tp_btf/softirq_exit")
+int BPF_PROG(softirq_ends)
 {
-	return interrupts(IN_TIMER, false);
+	return interrupts(IN_SOFTIRQ, false);
 }
 
 SEC("tp_btf/irq_handler_entry")
@@ -189,9 +193,9 @@ static __always_inline struct handed *record(__u64 cookie, __u64 now)
 
 static __always_inline void submit(struct handed *h, __u64 now)
 {
-	bool old = now - ring_woken_ns > RING_WAKE_NS;
-	// What a thread leaves is in no hurry: its next burst has yet to come.
-	bool wakes = old && (h->to || bpf_ringbuf_query(&hands, BPF_RB_AVAIL_DATA) > RING_BYTES / 4);
+	__u64 since_ns = gain(ring_woken_ns, now), unread = bpf_ringbuf_query(&hands, BPF_RB_AVAIL_DATA);
+	__u64 waits_ns = !h->to ? RING_WAKE_LEFT_NS : unread <= sizeof *h + BPF_RINGBUF_HDR_SZ ? RING_WAKE_EMPTY_NS : RING_WAKE_NS;
+	bool wakes = since_ns > waits_ns || (unread > RING_BYTES / 4 && since_ns > RING_WAKE_NS);
 
 	if (wakes)
 		ring_woken_ns = now;
@@ -254,7 +258,7 @@ static __always_inline void tells_what_is_left(struct task_struct *task, __u64 c
 	struct meter *meter = bpf_task_storage_get(&metered, task, 0, 0);
 	struct handed *h;
 
-	if (!meter || cpu_ns - b->told_ns < LEFT_MIN_NS)
+	if (!meter || gain(b->told_ns, cpu_ns) < LEFT_MIN_NS)
 		return;
 	h = record(cookie, now);
 	if (!h)

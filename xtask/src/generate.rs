@@ -171,7 +171,10 @@ itself, or in a node where threads have weights or cores of their own. Then a le
 original's tells of several, some of which overtake others.
 - What a thread hands on within its node is held by the wake-up that goes with it, with `--hits cores` and BPF only. Who finds it \
 without having slept (it spins, or was still at work) goes on from there at once, and one that was on its way to sleep too; a thread \
-that comes to a node from elsewhere (setns) is known from its next sleep on.
+that comes to a node from elsewhere (setns) is known from its next sleep on. An event loop to which a worker hands a result answers \
+whatever comes meanwhile no earlier than that worker has come, where the original's may answer it before. Where what is woken sends \
+nothing itself (it writes a file), its clock may be 3.8 grains early instead of 1.85. For half a second after a change of rate \
+hand-overs are told by the rate before.
 - A deadline that a program reckons from its clock amid a slice is early by as much, so a wait until then ends early (a futex, a \
 timer). A relative sleep begins when the thread has paid; the timeout of a look for more when it was asked for, since most \
 event loops reckon it from their clock right before; where one reckons from what its clock said before its work, or means a \

@@ -158,7 +158,7 @@ pub struct ThreadSlot {
     /// How long the node had not run when this thread's present burst of work began, real ns.
     pub gap_ns: AtomicU64,
     /// CPU time of that burst by its last charge, real ns; what is beyond the part that can be cold does not count; and
-    /// two flags (see [`ThreadSlot::burst`], [`ThreadSlot::packets_tell`]).
+    /// three flags (see [`ThreadSlot::burst`], [`ThreadSlot::packets_tell`], [`ThreadSlot::is_handed`]).
     pub burst_ns: AtomicU64,
     /// schedstat's run delay at its last reading.
     pub run_delay_ns: AtomicU64,

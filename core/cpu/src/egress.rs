@@ -245,7 +245,9 @@ pub fn mean_switch_ns(page: &NodePage) -> f64 {
 /// Work left over from an earlier burst ends where the present one begins, or before. A thread that has no slot yet is
 /// not charged: the instant is what a charge would give.
 pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
-    let release = charge_until(page, sent, now, (page.slot(sent.tid), page.own_packet_ns.load(Relaxed)));
+    // Who sends was not in one system call for long.
+    let grain_ns = page.clocks_hit().then(|| page.grain_ns.load(Relaxed));
+    let release = charge_until(page, sent, now, (page.slot(sent.tid), page.own_packet_ns.load(Relaxed), grain_ns));
     if let Some(bucket) = page.counters.late_v.get(late_bucket(page.segment().v_of(now).since(release).0)) {
         bucket.fetch_add(1, Relaxed);
     }
@@ -253,16 +255,28 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
 }
 
 /// Charges a thread that hands work on to another of its node, or blocks (`to` is none), up to that instant: what the other one
-/// does next begins no earlier. Both have slots from then on, where there is room.
+/// does next begins no earlier. Both have slots from then on, where there is room. What a thread without one did in earlier bursts is
+/// left to who charges what nobody did.
 pub fn charge_handing(page: &NodePage, by: &Sent, to: Option<u32>, now: RealNs) {
-    let at = charge_until(page, by, now, (page.claim_slot(by.tid), 0));
+    let slot = page.claim_slot(by.tid);
+    // What it did before its present burst may be charged already: it may have had a slot, or be done as another.
+    if let Some(slot) = slot.filter(|s| s.last_wall_ns.load(Relaxed) == 0 && s.last_cpu_ns.load(Relaxed) == 0) {
+        slot.account_to(0, by.burst_cpu_ns);
+    }
+    let at = charge_until(page, by, now, (slot, 0, None));
     if let Some(slot) = to.and_then(|tid| page.claim_slot(tid)) {
         slot.hand_on(at.0);
     }
 }
 
-/// Charges a thread up to the instant told, where it has a slot; when that work ends. `packet_ns` is what BPF programs take there.
-fn charge_until(page: &NodePage, sent: &Sent, now: RealNs, (slot, packet_ns): (Option<&ThreadSlot>, u64)) -> VirtNs {
+/// Charges a thread up to the instant told, where it has a slot; when that work ends. What BPF programs take there, and the grain
+/// where work that is far longer without a hit shows that its core stood still.
+fn charge_until(
+    page: &NodePage,
+    sent: &Sent,
+    now: RealNs,
+    (slot, packet_ns, grain_ns): (Option<&ThreadSlot>, u64, Option<u64>),
+) -> VirtNs {
     let segment = page.segment();
     let k = &page.counters;
     k.charges_begun.fetch_add(1, AcqRel);
@@ -270,7 +284,7 @@ fn charge_until(page: &NodePage, sent: &Sent, now: RealNs, (slot, packet_ns): (O
     let mut account = Account {
         discount: &page.cold_discount,
         slow_discount: page.slow_discount.load(Relaxed),
-        grain_ns: page.clocks_hit().then(|| page.grain_ns.load(Relaxed)),
+        grain_ns,
         switch: switch_cost(page),
         packet_ns,
         extra_wake_ns: page.extra_wake_ns.load(Relaxed),

@@ -1,9 +1,11 @@
 //! What threads hand on within their nodes, as the programs tell it (`hands.h`).
 
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use diecast_core_cpu::Sent;
+use diecast_core_vtime::RealNs;
 use diecast_host_net::{TRAILER_BYTES, thread_of};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
@@ -21,11 +23,14 @@ pub struct Handed {
     pub to: Option<u32>,
 }
 
+/// What was read and is not taken yet, by node.
+type Read = BTreeMap<u64, VecDeque<Handed>>;
+
 /// The ring, and what was read of it.
 pub(crate) struct Hands {
     map: MapHandle,
     ring: Mutex<RingBuffer<'static>>,
-    read: Arc<Mutex<Vec<Handed>>>,
+    read: Arc<Mutex<Read>>,
 }
 
 impl std::fmt::Debug for Hands {
@@ -36,24 +41,36 @@ impl std::fmt::Debug for Hands {
 
 impl Hands {
     pub fn new(map: MapHandle) -> libbpf_rs::Result<Hands> {
-        let read = Arc::new(Mutex::new(Vec::new()));
+        let read = Arc::new(Mutex::new(Read::new()));
         let into = read.clone();
         let mut rings = RingBufferBuilder::new();
         rings.add(&map, move |record| {
-            into.lock().unwrap_or_else(PoisonError::into_inner).extend(parse(record));
+            if let Some(handed) = parse(record) {
+                let mut read = into.lock().unwrap_or_else(PoisonError::into_inner);
+                read.entry(handed.cookie).or_default().push_back(handed);
+            }
             0
         })?;
         let ring = rings.build()?;
         Ok(Hands { map, ring: Mutex::new(ring), read })
     }
 
-    /// What came since, in order. Nothing where somebody else is at it.
-    pub fn take(&self, mut each: impl FnMut(&Handed)) {
-        let Ok(ring) = self.ring.try_lock() else { return };
+    /// What came up to that instant, of one node or of all, in the order of each; whether there was anything. Nothing where
+    /// somebody else is at it.
+    pub fn take(&self, cookie: Option<u64>, until: RealNs, mut each: impl FnMut(&Handed)) -> bool {
+        let Ok(ring) = self.ring.try_lock() else { return false };
         // Whatever it could not read comes with the next.
         let _ = ring.consume_raw();
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        read.drain(..).for_each(|handed| each(&handed));
+        let mut any = false;
+        for (_, of_node) in read.iter_mut().filter(|(node, _)| cookie.is_none_or(|cookie| cookie == **node)) {
+            while let Some(handed) = of_node.front().copied().filter(|handed| handed.by.at <= until) {
+                of_node.pop_front();
+                any = true;
+                each(&handed);
+            }
+        }
+        any
     }
 
     /// Readable now and then while there is something to take.

@@ -26,6 +26,10 @@ pub use waits::Waits;
 
 /// Programs at wake-ups and context switches, and where frames reach the stack.
 const TRACED: [&str; 13] = [
+    // Ends before begins: of an interrupt that is under way the end would be missing.
+    "hrtimer_ends",
+    "softirq_ends",
+    "handler_ends",
     "waking",
     "wakeup",
     "wakeup_new",
@@ -34,11 +38,8 @@ const TRACED: [&str; 13] = [
     "hit",
     "reached",
     "hrtimer_begins",
-    "hrtimer_ends",
-    "timer_begins",
-    "timer_ends",
+    "softirq_begins",
     "handler_begins",
-    "handler_ends",
 ];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
@@ -282,9 +283,10 @@ impl Egress {
         self.large.lookup(key, MapFlags::ANY).ok()??.try_into().ok()
     }
 
-    /// What threads have handed on within their nodes since it was last taken, in order; nothing while another thread takes it.
-    pub fn take_handed(&self, each: impl FnMut(&Handed)) {
-        self.hands.take(each);
+    /// What threads have handed on within a node, or all of them, up to that instant and since it was last taken, in order; whether
+    /// there was anything. Nothing while another thread takes it. `cookie` is what `add_node` gave.
+    pub fn take_handed(&self, cookie: Option<u64>, until: RealNs, each: impl FnMut(&Handed)) -> bool {
+        self.hands.take(cookie, until, each)
     }
 
     /// Readable now and then while there is some.

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::{nic, poll_ms, skip, spin, two_nodes};
+use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Egress, Handed, HitCost};
 use diecast_host_net::in_netns;
 use diecast_host_sys::trap;
@@ -92,7 +93,8 @@ fn told<A: Send, B: Send>(
         (by, to)
     });
     let mut all = Vec::new();
-    egress.take_handed(|handed| all.push(*handed));
+    egress.take_handed(Some(cookie), RealNs(0), |_| panic!("nothing is so old"));
+    egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
     assert_eq!(egress.lost_handed(), 0);
     Some(Told { by, to, cookie, all })
 }

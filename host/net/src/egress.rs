@@ -27,9 +27,11 @@ pub trait EgressLedger: Send + Sync {
     /// sent it.
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs;
 
-    /// Charges threads for what they did before they handed work on within their node, as far as that is told by now: it came
-    /// before whatever left its node since.
-    fn take_handed(&self, _now: RealNs) {}
+    /// Charges threads of a node, or of all, for what they did before they handed work on within it, up to that instant: it came
+    /// before whatever leaves the node then. Whether there was anything.
+    fn take_handed(&self, _node: Option<usize>, _until: RealNs) -> bool {
+        false
+    }
 
     /// Readable when some of it is to be taken without waiting for a frame.
     fn handed(&self) -> Option<BorrowedFd<'_>> {

@@ -69,6 +69,8 @@ const FORGET: u64 = 128;
 /// counts as an event that was.
 const LOOK_EVERY_NS: u64 = 10_000_000;
 const LATE_LOOK_NS: u64 = 1_000_000;
+/// So long after what was handed on within nodes there is a look for more.
+const LISTEN_NS: u64 = 1_000_000;
 /// Looks in a row that found nothing, after which they come more seldom, and after which the thread sleeps until there is
 /// something to do: between two packets of a quiet lab it still notices that it was kept from running for long.
 const IDLE_LOOKS: u32 = 3;
@@ -189,6 +191,7 @@ impl Emulator {
             entered: VirtNs(0),
             backlog: false,
             unread: false,
+            listens: false,
             tally: Tally::default(),
         };
         let thread = thread::Builder::new()
@@ -381,6 +384,8 @@ struct Runner {
     backlog: bool,
     /// Nobody has seen yet whether a TAP has more frames.
     unread: bool,
+    /// Threads handed work on within their nodes of late: more of it may come that nobody is woken for.
+    listens: bool,
     tally: Tally,
 }
 
@@ -407,6 +412,7 @@ impl Runner {
                 // No other error is possible with valid arguments; ending here makes every later call report it.
                 Err(_) => return,
             }
+            let woke = monotonic_now();
             // Another TAP comes first in each turn.
             first = (first + 1) % events.len().max(1);
             for i in 0..events.len() {
@@ -415,14 +421,17 @@ impl Runner {
                     if self.obey().is_break() {
                         return;
                     }
-                } else if tag == HANDED {
-                    self.ledger.iter().for_each(|ledger| ledger.take_handed(monotonic_now()));
-                } else {
+                } else if tag != HANDED {
                     self.read_batch(tag as usize);
                     self.deliver();
                     // With many TAPs one turn can be longer than a whole window.
                     self.keep_to_share();
                 }
+            }
+            // After what left nodes before.
+            let listens = self.listens || events.iter().any(|event| event.data.u64() == HANDED);
+            if listens && !self.unread {
+                self.listens = self.ledger.as_ref().is_some_and(|ledger| ledger.take_handed(None, woke));
             }
         }
     }
@@ -500,6 +509,7 @@ impl Runner {
         let due = self.next_due(now).into_iter().chain(self.acks.as_ref().and_then(DelayedAcks::next_due)).min();
         let due = due.map_or(RealNs::NEVER, |due| self.clock.r_of(due));
         let look_ns = match self.idle_looks {
+            _ if self.listens => LISTEN_NS,
             ..IDLE_LOOKS => LOOK_EVERY_NS,
             IDLE_LOOKS..IDLE_LOOKS_MAX => SELDOM_NS,
             _ => u64::MAX,
@@ -670,7 +680,7 @@ impl Runner {
         self.entered = self.entered.max(self.clock.v_of(at));
         let sent = trailer.and_then(|trailer| trailer.sent);
         let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
-        ledger.take_handed(now);
+        ledger.take_handed(Some(node), sent.at);
         (self.entered, ledger.charge_sender(node, &sent, now).since(self.entered))
     }
 

@@ -199,9 +199,9 @@ impl Receives {
     }
 }
 
-/// Real ns that the original takes for 1024 ns of CPU time here, in its own time.
+/// Real ns that the original takes for 1024 ns of CPU time here, in its own time, while that passes.
 fn lead(page: &NodePage) -> u64 {
-    page.segment().inverse.mul_floor(page.slowness().mul_floor(1024))
+    page.running().inverse.mul_floor(page.slowness().mul_floor(1024))
 }
 
 /// How much two sums have grown since they were last read, where `read` has them.

@@ -344,6 +344,10 @@ fn emulator_cpu(plan: &Plan) -> Option<usize> {
     plan.cpus.iter().min_by_key(|core| (core.share, served(core))).map(|core| core.cpu as usize)
 }
 
+/// What was handed on so long ago, real ns, is left to the watch, as all that nobody charges: its thread may have ended, and its
+/// slot be free.
+const HANDED_MAX_NS: u64 = 500_000_000;
+
 /// The ledgers of a lab's nodes, by NIC, with their namespaces' cookies, and who knows what packets' senders have used.
 struct NodeLedgers(Vec<Option<(Arc<NodeFrame>, u64)>>, Option<Arc<Egress>>);
 
@@ -369,14 +373,20 @@ impl EgressLedger for NodeLedgers {
         self.metered(node).map_or(VirtNs(0), |(frame, _)| diecast_core_cpu::charge_sender(frame.page(), sent, now))
     }
 
-    fn take_handed(&self, now: RealNs) {
-        let Some(egress) = &self.1 else { return };
-        egress.take_handed(|handed| {
+    fn take_handed(&self, node: Option<usize>, until: RealNs) -> bool {
+        let Some(egress) = &self.1 else { return false };
+        // A node that is not metered has threads that tell nothing.
+        let of_node = node.and_then(|nic| self.metered(nic)).map(|(_, cookie)| cookie);
+        if node.is_some() && of_node.is_none() {
+            return false;
+        }
+        let now = RealNs(time::monotonic_ns());
+        egress.take_handed(of_node, until, |handed| {
             let of_node = self.0.iter().flatten().find(|(frame, cookie)| *cookie == handed.cookie && frame.cpu.metered);
-            if let Some((frame, _)) = of_node {
+            if let Some((frame, _)) = of_node.filter(|_| now.since(handed.by.at).0 <= HANDED_MAX_NS) {
                 diecast_core_cpu::charge_handing(frame.page(), &handed.by, handed.to, now);
             }
-        });
+        })
     }
 
     fn handed(&self) -> Option<BorrowedFd<'_>> {

@@ -294,6 +294,8 @@ mod tests {
 
     use diecast_core_abi::{compete, slot_hash};
 
+    use diecast_core_cpu::{Sent, charge_handing};
+
     use super::*;
 
     #[test]
@@ -332,5 +334,41 @@ mod tests {
         assert_eq!((seen(8), page.slots.iter().filter(|s| s.tid.load(Relaxed) == 8).count()), (Some((0, 0, 0, 0)), 1));
         page.free_slot(at(8).unwrap());
         assert_eq!((seen(8), at(8)), (None, None));
+    }
+
+    /// Ten seconds of earlier bursts are others' to charge; 30 ms in one call of the system are work and no pause of the core.
+    #[test]
+    fn what_is_handed_on_is_charged_from_its_burst_and_the_next_begins_then() {
+        const MS: u64 = 1_000_000;
+        let cpu = CpuConfig { metered: true, ..CpuConfig::PLAIN };
+        let lab = LabFrame::start("10".parse().unwrap());
+        let node = NodeFrame::create(&lab, "n", cpu, Box::new(|| Ok(vec![])), None).unwrap();
+        let page = node.page();
+        // Clocks of cores hit its threads.
+        page.hit_rest_ns.store(1, Relaxed);
+        let woke = RealNs(time::monotonic_ns() + 100 * MS);
+        let (burst_cpu_ns, at) = (10_000 * MS, woke.plus(diecast_core_vtime::RealSpan(30 * MS)));
+        let by = Sent {
+            tid: 7,
+            at,
+            cpu_ns: burst_cpu_ns + 30 * MS,
+            burst_cpu_ns,
+            woke,
+            run_delay_ns: 0,
+            gap_ns: 0,
+            switches: 0,
+            paused_ns: 0,
+        };
+        charge_handing(page, &by, Some(8), at);
+        let (first, second) = (page.slot(7).unwrap(), page.slot(8).unwrap());
+        let ends = first.finish_v_ns.load(Relaxed);
+        assert_eq!(page.counters.charged_ns.load(Relaxed), 30 * MS);
+        assert_eq!(ends - page.segment().v_of(woke).0, 30 * MS);
+        assert_eq!(first.last_cpu_ns.load(Relaxed), by.cpu_ns);
+        assert_eq!((second.finish_v_ns.load(Relaxed), second.is_handed(), first.is_handed()), (ends, true, false));
+        // It blocks with a millisecond more.
+        charge_handing(page, &Sent { cpu_ns: by.cpu_ns + MS, ..by }, None, at);
+        assert_eq!(page.counters.charged_ns.load(Relaxed), 31 * MS);
+        assert_eq!(second.finish_v_ns.load(Relaxed), ends);
     }
 }
