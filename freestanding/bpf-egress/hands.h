@@ -172,7 +172,8 @@ static __always_inline void told(struct trailer *t, struct task_struct *task, st
 	meter->delay_ns = task->sched_info.run_delay;
 }
 
-static __always_inline struct handed *record(__u64 cookie, __u64 now)
+static __always_inline struct handed *record(__u64 cookie, __u64 now, struct task_struct *task, struct burst *b,
+					     struct meter *meter, __u64 cpu_ns)
 {
 	struct handed *h = bpf_ringbuf_reserve(&hands, sizeof *h, 0);
 	__u32 first = 0;
@@ -188,6 +189,8 @@ static __always_inline struct handed *record(__u64 cookie, __u64 now)
 	h->cookie = cookie;
 	h->by.magic = MAGIC;
 	h->by.now_ns = now;
+	tell(&h->by, task, b, cpu_ns);
+	told(&h->by, task, meter);
 	return h;
 }
 
@@ -218,11 +221,10 @@ static __always_inline void hands_on(struct task_struct *task, struct burst *to,
 	struct burst *b;
 	struct meter *meter;
 	struct handed *h;
-	struct pid *pid = task->thread_pid;
 	__u64 cookie, cpu_ns, at_ns;
 
 	// The meter's sleeps have nothing to wait for. One that ends has no namespaces any more as it tells its parent.
-	if (to->meters || !others || !pid || (own && own != others && BPF_CORE_READ(own, net_ns) != BPF_CORE_READ(others, net_ns)))
+	if (to->meters || !others || (own && own != others && BPF_CORE_READ(own, net_ns) != BPF_CORE_READ(others, net_ns)))
 		return;
 	b = bpf_task_storage_get(&bursts, by, 0, 0);
 	meter = bpf_task_storage_get(&metered, by, 0, 0);
@@ -239,14 +241,11 @@ static __always_inline void hands_on(struct task_struct *task, struct burst *to,
 		return;
 	if (to->at_ns < at_ns)
 		to->at_ns = at_ns;
-	h = record(cookie, now);
+	h = record(cookie, now, by, b, meter, cpu_ns);
 	if (!h)
 		return;
-	tell(&h->by, by, b, cpu_ns);
-	told(&h->by, by, meter);
 	meter->told_cpu_ns = cpu_ns;
-	to->tid = innermost(pid);
-	h->to = to->tid;
+	h->to = number(task, to);
 	submit(h, now);
 	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
 }
@@ -260,12 +259,10 @@ static __always_inline void tells_what_is_left(struct task_struct *task, __u64 c
 
 	if (!meter || gain(b->told_ns, cpu_ns) < LEFT_MIN_NS)
 		return;
-	h = record(cookie, now);
+	h = record(cookie, now, task, b, meter, cpu_ns);
 	if (!h)
 		return;
-	tell(&h->by, task, b, cpu_ns);
 	// The switch away is not of its burst.
 	h->by.switches--;
-	told(&h->by, task, meter);
 	submit(h, now);
 }

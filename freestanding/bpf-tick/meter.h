@@ -18,8 +18,9 @@ struct meter {
 	__u64 hit_ns;
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;
-	// Of a thread that has sent a packet, or handed work on within its node (which counts as one below): the CPU time that it had used when it got its core last, and CLOCK_MONOTONIC then, ns;
-	// and at its last hit; after it has paid before a wait half a period more than it had then.
+	// Of a thread that has sent a packet, or handed work on within its node, which counts as one here: the CPU time that it had
+	// used when it got its core last, and CLOCK_MONOTONIC then, ns; and at its last hit; after it has paid before a wait half a
+	// period more than it had then.
 	__u64 on_cpu_ns;
 	__u64 on_ns;
 	__u64 last_hit_cpu_ns;

@@ -7,11 +7,6 @@ static void work(long turns) {
     for (long i = 0; i < turns; i++) __asm__ volatile("imul $3, %0, %0\n\timul $5, %0, %0" : "+r"(x));
 }
 
-static int ascending(const void *a, const void *b) {
-    long x = *(const long *)a, y = *(const long *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv) {
     if (argc != 6) return 2;
     long pieces = atol(argv[1]), turns[2] = {atol(argv[2]), atol(argv[3])};

@@ -45,6 +45,12 @@
 #define FUTEX_LOCK_PI2 13
 #endif
 
+// Of longs, for qsort.
+static inline int ascending(const void *a, const void *b) {
+    long x = *(const long *)a, y = *(const long *)b;
+    return (x > y) - (x < y);
+}
+
 typedef struct timespec ts_t;
 
 // A system call as the kernel answers it: a value, or minus errno.

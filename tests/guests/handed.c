@@ -144,8 +144,6 @@ static void *serve(void *s) {
     }
 }
 
-static int smaller(const void *a, const void *b) { return *(const long *)a < *(const long *)b ? -1 : 1; }
-
 static void ask(const char *host) {
     struct addrinfo *to, hints = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM};
     if (getaddrinfo(host, "7", &hints, &to)) _exit(98);
@@ -158,13 +156,13 @@ static void ask(const char *host) {
         long took[ROUNDS] = {0};
         for (int round = -20; round < ROUNDS; round++) {
             char answer;
-            ts_t pause = {0, 2 * MS};
+            ts_t pause = ts_of(2 * MS);
             nanosleep(&pause, NULL);
-            long began = now(CLOCK_MONOTONIC);
+            long began = mono();
             send(s, &kind, 1, 0);
-            if (recv(s, &answer, 1, 0) == 1 && round >= 0) took[round] = now(CLOCK_MONOTONIC) - began;
+            if (recv(s, &answer, 1, 0) == 1 && round >= 0) took[round] = mono() - began;
         }
-        qsort(took, ROUNDS, sizeof(long), smaller);
+        qsort(took, ROUNDS, sizeof(long), ascending);
         printf("value %s %ld\nvalue %s-p10 %ld\n", kinds[(int)kind], took[ROUNDS / 2], kinds[(int)kind], took[ROUNDS / 10]);
     }
 }

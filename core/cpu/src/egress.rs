@@ -247,8 +247,9 @@ pub fn mean_switch_ns(page: &NodePage) -> f64 {
 pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     // Who sends was not in one system call for long.
     let grain_ns = page.clocks_hit().then(|| page.grain_ns.load(Relaxed));
-    let release = charge_until(page, sent, now, (page.slot(sent.tid), page.own_packet_ns.load(Relaxed), grain_ns));
-    if let Some(bucket) = page.counters.late_v.get(late_bucket(page.segment().v_of(now).since(release).0)) {
+    let (release, now_v) =
+        charge_until(page, sent, now, (page.slot(sent.tid), page.own_packet_ns.load(Relaxed), grain_ns));
+    if let Some(bucket) = page.counters.late_v.get(late_bucket(now_v.since(release).0)) {
         bucket.fetch_add(1, Relaxed);
     }
     release
@@ -263,21 +264,21 @@ pub fn charge_handing(page: &NodePage, by: &Sent, to: Option<u32>, now: RealNs) 
     if let Some(slot) = slot.filter(|s| s.last_wall_ns.load(Relaxed) == 0 && s.last_cpu_ns.load(Relaxed) == 0) {
         slot.account_to(0, by.burst_cpu_ns);
     }
-    let at = charge_until(page, by, now, (slot, 0, None));
+    let (at, _) = charge_until(page, by, now, (slot, 0, None));
     if let Some(slot) = to.and_then(|tid| page.claim_slot(tid)) {
         slot.hand_on(at.0);
     }
 }
 
-/// Charges a thread up to the instant told, where it has a slot; when that work ends. What BPF programs take there, and the grain
-/// where work that is far longer without a hit shows that its core stood still.
+/// Charges a thread up to the instant told, where it has a slot; when that work ends, and `now` in virtual time. What BPF programs
+/// take there, and the grain where work that is far longer without a hit shows that its core stood still.
 fn charge_until(
     page: &NodePage,
     sent: &Sent,
     now: RealNs,
     (slot, packet_ns, grain_ns): (Option<&ThreadSlot>, u64, Option<u64>),
-) -> VirtNs {
-    let segment = page.segment();
+) -> (VirtNs, VirtNs) {
+    let now_v = page.segment().v_of(now);
     let k = &page.counters;
     k.charges_begun.fetch_add(1, AcqRel);
     page.busy_r_ns.fetch_max(sent.at.0, Relaxed);
@@ -294,7 +295,7 @@ fn charge_until(
         slowness: page.slowness(),
         entries: page.entries(),
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
-        now_v: segment.v_of(now),
+        now_v,
         late: page.shown(sent.tid).map(|shown| &shown.late),
         charged_ns: 0,
         cold_ns: 0,
@@ -317,7 +318,7 @@ fn charge_until(
         k.forgiven_v_ns.fetch_add(account.forgiven_v_ns, Relaxed);
     }
     k.clamped.fetch_add(u64::from(account.clamped), Relaxed);
-    release
+    (release, now_v)
 }
 
 #[cfg(test)]

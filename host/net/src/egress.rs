@@ -29,7 +29,7 @@ pub trait EgressLedger: Send + Sync {
 
     /// Charges threads of a node, or of all, for what they did before they handed work on within it, up to that instant: it came
     /// before whatever leaves the node then. Whether there was anything.
-    fn take_handed(&self, _node: Option<usize>, _until: RealNs) -> bool {
+    fn take_handed(&self, _node: Option<usize>, _until: RealNs, _now: RealNs) -> bool {
         false
     }
 

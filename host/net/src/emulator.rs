@@ -11,7 +11,7 @@ mod hold;
 mod stale;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -139,14 +139,14 @@ impl Emulator {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(failed("make an eventfd"))?;
         let wake = Arc::new(wake);
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed("make an epoll set"))?;
-        let watch = |fd: &OwnedFd, tag| epoll::add(&epoll, fd, epoll::EventData::new_u64(tag), epoll::EventFlags::IN);
-        watch(&wake, WAKE).map_err(failed("watch its eventfd"))?;
+        let watch =
+            |fd: BorrowedFd<'_>, tag| epoll::add(&epoll, fd, epoll::EventData::new_u64(tag), epoll::EventFlags::IN);
+        watch(wake.as_fd(), WAKE).map_err(failed("watch its eventfd"))?;
         if let Some(handed) = config.ledger.as_ref().and_then(|ledger| ledger.handed()) {
-            epoll::add(&epoll, handed, epoll::EventData::new_u64(HANDED), epoll::EventFlags::IN)
-                .map_err(failed("watch what is handed on"))?;
+            watch(handed, HANDED).map_err(failed("watch what is handed on"))?;
         }
         for (node, tap) in config.taps.iter().enumerate() {
-            watch(tap, node as u64).map_err(failed("watch a TAP device"))?;
+            watch(tap.as_fd(), node as u64).map_err(failed("watch a TAP device"))?;
         }
         let (commands, inbox) = channel();
         let (ready, started) = channel();
@@ -403,7 +403,8 @@ impl Runner {
             let until = if more { Until { at: waiting_since, delivery: false } } else { self.until(waiting_since) };
             let waited = self.wait(&mut events, waiting_since, until);
             self.idle_looks = if events.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
-            let late = monotonic_now().since(until.at.max(waiting_since)).0;
+            let woke = monotonic_now();
+            let late = woke.since(until.at.max(waiting_since)).0;
             if late >= LATE_LOOK_NS {
                 self.hand.written.lateness_ns.saturating_record(late);
             }
@@ -412,7 +413,6 @@ impl Runner {
                 // No other error is possible with valid arguments; ending here makes every later call report it.
                 Err(_) => return,
             }
-            let woke = monotonic_now();
             // Another TAP comes first in each turn.
             first = (first + 1) % events.len().max(1);
             for i in 0..events.len() {
@@ -431,7 +431,7 @@ impl Runner {
             // After what left nodes before.
             let listens = self.listens || events.iter().any(|event| event.data.u64() == HANDED);
             if listens && !self.unread {
-                self.listens = self.ledger.as_ref().is_some_and(|ledger| ledger.take_handed(None, woke));
+                self.listens = self.ledger.as_ref().is_some_and(|ledger| ledger.take_handed(None, woke, woke));
             }
         }
     }
@@ -680,7 +680,7 @@ impl Runner {
         self.entered = self.entered.max(self.clock.v_of(at));
         let sent = trailer.and_then(|trailer| trailer.sent);
         let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
-        ledger.take_handed(Some(node), sent.at);
+        ledger.take_handed(Some(node), sent.at, now);
         (self.entered, ledger.charge_sender(node, &sent, now).since(self.entered))
     }
 

@@ -373,14 +373,13 @@ impl EgressLedger for NodeLedgers {
         self.metered(node).map_or(VirtNs(0), |(frame, _)| diecast_core_cpu::charge_sender(frame.page(), sent, now))
     }
 
-    fn take_handed(&self, node: Option<usize>, until: RealNs) -> bool {
+    fn take_handed(&self, node: Option<usize>, until: RealNs, now: RealNs) -> bool {
         let Some(egress) = &self.1 else { return false };
         // A node that is not metered has threads that tell nothing.
         let of_node = node.and_then(|nic| self.metered(nic)).map(|(_, cookie)| cookie);
         if node.is_some() && of_node.is_none() {
             return false;
         }
-        let now = RealNs(time::monotonic_ns());
         egress.take_handed(of_node, until, |handed| {
             let of_node = self.0.iter().flatten().find(|(frame, cookie)| *cookie == handed.cookie && frame.cpu.metered);
             if let Some((frame, _)) = of_node.filter(|_| now.since(handed.by.at).0 <= HANDED_MAX_NS) {

@@ -293,7 +293,6 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use diecast_core_abi::{compete, slot_hash};
-
     use diecast_core_cpu::{Sent, charge_handing};
 
     use super::*;
