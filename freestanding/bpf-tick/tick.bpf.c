@@ -127,10 +127,11 @@ static __always_inline __u64 standing(struct task_struct *task)
 	return (__u64)(task->static_prio - 99) << 32 | (__u64)(task->policy & 0xf) << 40 | carried << 44;
 }
 
-// CPU time of the present thread, ns: the kernel adds it up at switches and at its own ticks.
-static __always_inline __u64 cpu_time_here(const struct meter *meter)
+// CPU time of the present thread, ns: the kernel adds it up at switches and at its own ticks. As it did last, where it is not known
+// when the thread got its core.
+static __always_inline __u64 cpu_time_here(struct task_struct *task, const struct meter *meter)
 {
-	return meter->on_cpu_ns + (bpf_ktime_get_ns() - meter->on_ns);
+	return meter->on_ns ? meter->on_cpu_ns + (bpf_ktime_get_ns() - meter->on_ns) : task->se.sum_exec_runtime;
 }
 
 static int hit(struct bpf_map *map, void *key, void *value)
@@ -158,9 +159,7 @@ static int hit(struct bpf_map *map, void *key, void *value)
 	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
 		return 0;
 	meter->hit_ns = NEVER;
-	// Of one that has sent its first packet since it got the core, that is not known.
-	if (meter->on_ns)
-		meter->last_hit_cpu_ns = cpu_time_here(meter);
+	meter->last_hit_cpu_ns = cpu_time_here(task, meter);
 	meter->paused_ns = 0;
 	meter->delay_ns += delay_ns;
 	return 0;
@@ -235,8 +234,11 @@ int tick(void *context)
 	if (!meter)
 		return 0;
 	meter->paused_ns += paused_ns;
-	if (!packets_tell(meter) || is_due(meter, cpu_time_here(meter), period_ns))
+	if (!packets_tell(meter) || is_due(meter, cpu_time_here(task, meter), period_ns))
 		leave_hit(task);
+	// The kernel may know that the thread has not worked for as long: its last hit would lie ahead of what it has used.
+	if (meter->on_ns)
+		meter->on_ns += paused_ns;
 	return 0;
 }
 
@@ -262,8 +264,12 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 	struct meter *meter = next->pid ? meter_of(next) : NULL, *before = previous->pid ? meter_of(previous) : NULL;
 
 	// Of threads that send packets only: what is done here makes each switch dearer.
-	if (before && before->told_cpu_ns && !preempted && state)
-		blocks(before, previous);
+	if (before && before->told_cpu_ns) {
+		// Some kernels hide switches from some of a machine's threads, after which it would seem to have had its core all along.
+		before->on_ns = 0;
+		if (!preempted && state)
+			blocks(before, previous);
+	}
 	if (!meter)
 		return 0;
 	if (!before)
