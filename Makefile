@@ -102,7 +102,7 @@ bench-cpu-full: build ## the same in five times as many blocks, by hand, for per
 bench-cost: build ## what envelope, meter, emulator and BPF programs add, per node and per request; writes docs/performance.md (3 minutes)
 	benches/cost.py --write
 
-bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI on 3 to 10 nodes; skips what is not installed (30 minutes)
+bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI on 3 to 10 nodes; skips what is not installed (45 minutes)
 	benches/fairness.py
 
 bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation (25 minutes)

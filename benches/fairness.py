@@ -10,7 +10,7 @@ longer than the next by itself (standard deviation 3 %, one node alone): so scp 
 are compared by their means. The largest distance of a single run is printed too.
 Prints a table and writes JSON; exit 1 when a distance in mode diecast is above the bar, 3 when nothing ran. Needs root.
 
-Usage: benches/fairness.py [--small] [--case CASE]... [--mode MODE]... [--seed N] [--rounds N] [--out DIR]     (make bench-fairness; 30 minutes)
+Usage: benches/fairness.py [--small] [--case CASE]... [--mode MODE]... [--seed N] [--rounds N] [--out DIR]     (make bench-fairness; 45 minutes)
 
 A case whose programs are missing is skipped: apt-get install povray iperf3 openssh-server openmpi-bin hpcc
 """
@@ -41,8 +41,8 @@ Sample = collections.namedtuple("Sample", "v_ns given_ns counted_ns")
 # are measured then.
 Case = collections.namedtuple("Case", "kind nodes speed tdf size warm_up_s measure_s")
 CASES = {"loop-3": Case("loop", 3, 0.4, 2, 12, 0.6, 1.4), "povray-5": Case("povray", 5, 1.0, 10, 1400, 0.5, 2.3), "povray-10": Case("povray", 10, 1.0, 20, 1300, 0.5, 2.1),
-         "iperf3-5": Case("iperf3", 5, 0.4, 16, 600, 0.4, 2.0), "scp-3": Case("scp", 3, 0.4, 6, 360, 1.5, 5.5),
-         "scp-5": Case("scp", 5, 0.4, 8, 280, 1.5, 5.0), "scp-10": Case("scp", 10, 0.4, 16, 200, 1.5, 3.5),
+         "iperf3-5": Case("iperf3", 5, 0.4, 16, 600, 0.4, 2.0), "scp-3": Case("scp", 3, 0.4, 12, 360, 1.5, 5.5),
+         "scp-5": Case("scp", 5, 0.4, 14, 280, 1.5, 5.0), "scp-10": Case("scp", 10, 0.4, 28, 200, 1.5, 3.5),
          "mpi-4": Case("mpi", 4, 0.4, 4, 200, 1.5, 12.0)}
 SMALL = ["loop-3"]
 # Runs of mode diecast, by kind; elsewhere one.
