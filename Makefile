@@ -1,7 +1,7 @@
 # What a newcomer needs. `make` lists the targets; every target can be run again at no cost.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu bench-cpu-full bench-cost bench-fairness bench-shares bench-web-tier soak fuzz check clean
+.PHONY: help setup rust packages build test freestanding-test demo conformance bench-validate bench-net bench-performance bench-servers bench-alarm bench-cpu bench-cpu-full bench-cpu-handed bench-cost bench-fairness bench-shares bench-web-tier soak fuzz check clean
 .NOTPARALLEL:
 
 # Debian packages: to build, to run nodes, and the programs of examples/web-tier.yaml.
@@ -98,6 +98,9 @@ bench-cpu: build ## single requests against native: 1, 8 and 16 servers on a cor
 
 bench-cpu-full: build ## the same in five times as many blocks, by hand, for percentiles with narrower intervals (2.5 hours)
 	benches/cpu.py --blocks 10
+
+bench-cpu-handed: build ## the same of requests that two threads or processes of a server work on (30 minutes)
+	benches/cpu.py --handed
 
 bench-cost: build ## what envelope, meter, emulator and BPF programs add, per node and per request; writes docs/performance.md (3 minutes)
 	benches/cost.py --write

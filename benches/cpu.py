@@ -10,7 +10,7 @@ times): a frame made of a quota alone. Their samples are divided by ten before t
 All modes get the same arrivals, so each request is compared with the same one in the native run: errors and intervals are
 those of a bootstrap that draws blocks of consecutive requests, the same in both.
 
-Usage: benches/cpu.py [--small] [--cell CELL]... [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
+Usage: benches/cpu.py [--small] [--cell CELL]... [--handed] [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
 import argparse, bisect, itertools, json, math, operator, os, random, shutil, statistics, struct, subprocess, sys, time
@@ -24,6 +24,9 @@ BEGAN = time.monotonic()
 CELLS = {"500us-0.3": (500, 0.3, (0.05, 0.05, 0.10)), "500us-0.7": (500, 0.7, (0.05, 0.05, 0.10)),
          "5ms-0.3": (5000, 0.3, (0.05, 0.05, 0.10)), "5ms-0.7": (5000, 0.7, (0.05, 0.05, 0.10)),
          "50us-0.3": (50, 0.3, (0.25, 0.25, 0.25))}
+# The same of 500 us, half by one thread or process and half by another: what hands on from the first to the second and back.
+HANDED = {f"{by}-0.3": by for by in ("condition", "pipe", "process")}
+CELLS |= {cell: CELLS["500us-0.3"] for cell in HANDED}
 FIGURES = ("mean", "p50", "p99")
 # What was charged of what the kernel counted, in the whole run and in each window of 20 ms of CPU time.
 CONSERVATION = 0.01
@@ -33,7 +36,7 @@ MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 25), "diecast-8": (8, 10, 20
 CFS = "cfs"
 # One server at a tenth of its requests needs more for a 99th percentile: a stall of the host is met by few of them, but those
 # are in it. So do few long requests in long queues.
-LONGER_S = {("500us-0.3", "diecast-1"): 60, ("500us-0.7", "diecast-1"): 60,
+LONGER_S = {("500us-0.3", "diecast-1"): 60, ("500us-0.7", "diecast-1"): 60, **{(cell, "diecast-1"): 60 for cell in HANDED},
             ("5ms-0.7", "native"): 22.4, ("5ms-0.7", "diecast-1"): 35, ("5ms-0.7", "diecast-8"): 28, ("5ms-0.7", "diecast-16"): 28}
 SEED = 11
 # A run that calls itself not trustworthy is made again, as its user would, so often at most and while all that this takes stays
@@ -63,7 +66,7 @@ nodes:
     - {{from: [{all}], to: switch, bandwidth: {mbit}Mbit/s, delay: {delay}us}}
 programs:
   - on: [{servers}]
-    run: [cpuserver, --listen, "0.0.0.0:80", --service, {service}us]
+    run: [cpuserver, --listen, "0.0.0.0:80", --service, {service}us{parts}]
     files: {{/usr/local/bin/cpuserver: diecast-cpuserver}}
     ready: {{tcp: 80, within: 60s}}
 workload:
@@ -117,7 +120,7 @@ def catalog(cell, mode, block, small):
     return CATALOG.format(
         nodes="".join(PAIR.format(i=i, client=client) for i in range(1, pairs + 1)), all=", ".join(names("client") + names("server")),
         servers=", ".join(names("server")), clients=", ".join(names("client")), mbit=1000 // slower, delay=100 * slower,
-        service=service_us, rate=load / service_us * 1e6 / slower, seed=SEED + block,
+        service=service_us, parts=f", --parts, 2, --by, {HANDED[cell]}" if cell in HANDED else "", rate=load / service_us * 1e6 / slower, seed=SEED + block,
         warm_up=round(1000 * slower * warm_up_s(mode, small)), measure=round(1000 * virtual_s),
         lead=round(1000 * slower * (max(PROBED_WARM_UP_S.values()) - warm_up_s(mode, small))))
 
@@ -354,12 +357,14 @@ def main():
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="one short block of one cell, to see that it works")
     a.add_argument("--cell", action="append", choices=list(CELLS), help="only this (several times)")
+    a.add_argument("--handed", action="store_true", help="instead of requests that one thread works on those of two threads or processes")
     a.add_argument("--blocks", type=int, help="of each cell, one run in each mode but `cfs`, which has one in all [2; small: 1]; figures with too few samples get more while there is time")
     a.add_argument("--seconds", type=float, default=math.inf, help="start no run after this long; the next call goes on")
     a.add_argument("--out", default=f"out/bench-cpu-{int(time.time())}")
     o = a.parse_args()
     o.out = os.path.abspath(o.out)
-    cells, wanted = o.cell or (["500us-0.3"] if o.small else list(CELLS)), o.blocks or (1 if o.small else 2)
+    of_size = ["500us-0.3"] if o.small else [cell for cell in CELLS if (cell in HANDED) == o.handed]
+    cells, wanted = o.cell or of_size, o.blocks or (1 if o.small else 2)
     folder = os.path.join(o.out, "catalogs")
     os.makedirs(folder, exist_ok=True)
     for program in ("diecast-cpuserver", "diecast-loadgen"):
@@ -377,7 +382,8 @@ def main():
         found |= {(cell, m): figures_of(cell, m, o) for m in ("native", mode)}
     for cell in cells:
         service_us, load, bars = CELLS[cell]
-        print(f"\nservice {service_us} us of CPU time, load {load}; errors against native with 95 % intervals, in virtual time; "
+        by = f", half by each of two (by {HANDED[cell]})" if cell in HANDED else ""
+        print(f"\nservice {service_us} us of CPU time{by}, load {load}; errors against native with 95 % intervals, in virtual time; "
               f"bars: mean and median {100 * bars[0]:.0f} %, p99 {100 * bars[2]:.0f} %", flush=True)
         for f in (f for mode in MODES for f in found[cell, mode]):
             print(show(f), flush=True)

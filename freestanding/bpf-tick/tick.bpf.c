@@ -131,7 +131,10 @@ static __always_inline __u64 standing(struct task_struct *task)
 // when the thread got its core.
 static __always_inline __u64 cpu_time_here(struct task_struct *task, const struct meter *meter)
 {
-	return meter->on_ns ? meter->on_cpu_ns + (bpf_ktime_get_ns() - meter->on_ns) : task->se.sum_exec_runtime;
+	// In a hit the thread may lose its core meanwhile.
+	__u64 on_ns = *(volatile const __u64 *)&meter->on_ns;
+
+	return on_ns ? meter->on_cpu_ns + (bpf_ktime_get_ns() - on_ns) : task->se.sum_exec_runtime;
 }
 
 static int hit(struct bpf_map *map, void *key, void *value)
@@ -224,6 +227,14 @@ static __always_inline void others_had_core(void)
 		forward(last, since);
 }
 
+// A thread's core stood still for so long; for a part of that perhaps before the thread got it.
+static __always_inline void stood_still(struct meter *meter, __u64 ns)
+{
+	__u64 has_had_ns = bpf_ktime_get_ns() - meter->on_ns;
+
+	meter->on_ns += ns < has_had_ns ? ns : has_had_ns;
+}
+
 SEC("perf_event")
 int tick(void *context)
 {
@@ -236,9 +247,9 @@ int tick(void *context)
 	meter->paused_ns += paused_ns;
 	if (!packets_tell(meter) || is_due(meter, cpu_time_here(task, meter), period_ns))
 		leave_hit(task);
-	// The kernel may know that the thread has not worked for as long: its last hit would lie ahead of what it has used.
-	if (meter->on_ns)
-		meter->on_ns += paused_ns;
+	// The kernel may know that the thread has not worked for as long.
+	if (paused_ns && meter->on_ns)
+		stood_still(meter, paused_ns);
 	return 0;
 }
 
@@ -267,6 +278,9 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 	if (before && before->told_cpu_ns) {
 		// Some kernels hide switches from some of a machine's threads, after which it would seem to have had its core all along.
 		before->on_ns = 0;
+		// What a host steals bit by bit is none of its CPU time either: a last hit ahead of that would put off the next.
+		if ((__s64)(before->last_hit_cpu_ns - previous->se.sum_exec_runtime) > (__s64)(period_ns / 2))
+			before->last_hit_cpu_ns = previous->se.sum_exec_runtime;
 		if (!preempted && state)
 			blocks(before, previous);
 	}

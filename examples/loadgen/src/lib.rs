@@ -16,6 +16,7 @@
 //! | [`client`] | the event loop that sends and receives |
 //! | [`summary`] | what is printed at the end |
 //! | [`server`] | the CPU-time server |
+//! | [`stages`] | its threads and processes that a request passes through |
 //! | [`probe`] | what the network probe sends and counts |
 //! | [`work`] | the loop that burns CPU |
 //! | [`clock`] | the two clocks that are read, in nanoseconds |
@@ -28,6 +29,7 @@ pub mod probe;
 pub mod response;
 pub mod schedule;
 pub mod server;
+pub mod stages;
 pub mod summary;
 pub mod units;
 pub mod work;

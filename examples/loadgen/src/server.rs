@@ -1,10 +1,12 @@
-//! A server whose service is work of a processor: each request costs a given amount, in order of arrival, on one thread.
+//! A server whose service is work of a processor: each request costs a given amount, in order of arrival, on one thread or on
+//! several, one after another.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use crate::stages::{HandOn, Stages};
 use crate::work::{CpuBurner, spin};
 
 const LISTENER: u64 = u64::MAX;
@@ -21,18 +23,49 @@ pub enum Service {
     Turns(u64),
 }
 
+impl Service {
+    /// One of so many equal parts, rounded down.
+    pub fn part(self, of: usize) -> Service {
+        match self {
+            Service::CpuTime(ns) => Service::CpuTime(ns / of.max(1) as u64),
+            Service::Turns(turns) => Service::Turns(turns / of.max(1) as u64),
+        }
+    }
+
+    /// What does it.
+    pub fn work(self) -> impl Fn() + Copy + Send {
+        let burner = CpuBurner::calibrate();
+        move || match self {
+            Service::CpuTime(ns) => _ = burner.burn(ns),
+            Service::Turns(turns) => _ = spin(turns),
+        }
+    }
+}
+
 struct Client {
     stream: TcpStream,
     held: Vec<u8>,
 }
 
+/// Who works on a request, one after another.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    /// How many, 1 at least.
+    pub count: usize,
+    /// By what.
+    pub by: HandOn,
+    /// Arguments with which this program is one of them ([`crate::stages::serve_part`]).
+    pub of_process: Vec<String>,
+}
+
 /// Serves forever; GET requests without a body, any path.
-pub fn serve(listener: &TcpListener, service: Service) -> io::Result<()> {
+pub fn serve(listener: &TcpListener, service: Service, parts: &Parts) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let burner = CpuBurner::calibrate();
-    let work = || match service {
-        Service::CpuTime(ns) => _ = burner.burn(ns),
-        Service::Turns(turns) => _ = spin(turns),
+    let work = service.part(parts.count).work();
+    let mut others = Stages::start(parts.count, parts.by, work, &parts.of_process)?;
+    let mut work = || {
+        work();
+        others.hand_on().map_err(|error| io::Error::other(format!("the next part of a request is not done: {error}")))
     };
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&epoll, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
@@ -49,8 +82,12 @@ pub fn serve(listener: &TcpListener, service: Service) -> io::Result<()> {
             if data == LISTENER {
                 accept(listener, &epoll, &mut clients)?;
             } else if let Some(client) = &mut clients[data as usize]
-                && answer(client, work).is_err()
+                && let Err(error) = answer(client, &mut work)
             {
+                // Those of the others who work on a request.
+                if error.kind() == io::ErrorKind::Other {
+                    return Err(error);
+                }
                 clients[data as usize] = None;
             }
         }
@@ -85,7 +122,7 @@ fn accept(listener: &TcpListener, epoll: &impl std::os::fd::AsFd, clients: &mut 
 }
 
 /// Reads once, then works and answers for every request that is complete. An error means that the client is gone.
-fn answer(client: &mut Client, work: impl Fn()) -> io::Result<()> {
+fn answer(client: &mut Client, work: &mut impl FnMut() -> io::Result<()>) -> io::Result<()> {
     let mut received = [0; 4096];
     match client.stream.read(&mut received) {
         Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -95,7 +132,7 @@ fn answer(client: &mut Client, work: impl Fn()) -> io::Result<()> {
     }
     while let Some(end) = client.held.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
         client.held.drain(..end + 4);
-        work();
+        work()?;
         // A full send buffer means that the client does not read its answers; it is cut off.
         client.stream.write_all(ANSWER)?;
     }

@@ -87,6 +87,48 @@ fn work_together() {
     assert!(cpu_ns < 1_000_000, "{cpu_ns} ns of CPU per request: is something polling?");
 }
 
+/// The others end with the server, however that ends.
+#[test]
+fn a_request_passes_through_processes() {
+    let mut server = Running(
+        Command::new(env!("CARGO_BIN_EXE_diecast-cpuserver"))
+            .args(["--listen", "127.0.0.1:0", "--service", "300us", "--parts", "3", "--by", "process"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the server starts"),
+    );
+    let mut line = String::new();
+    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let address: SocketAddr = line.trim().strip_prefix("listening on ").unwrap().parse().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    for _ in 0..10 {
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            let mut part = [0; 256];
+            let length = stream.read(&mut part).unwrap();
+            assert!(length > 0, "cut off after {answer:?}");
+            answer.extend_from_slice(&part[..length]);
+        }
+    }
+    let pid = server.0.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+    assert_eq!(children.split_whitespace().count(), 2, "{children}");
+    for child in children.split_whitespace() {
+        let schedstat = std::fs::read_to_string(format!("/proc/{child}/schedstat")).unwrap();
+        let cpu_ns: u64 = schedstat.split(' ').next().unwrap().parse().unwrap();
+        assert!(cpu_ns > 10 * 100_000, "{cpu_ns} ns of CPU time for ten requests");
+    }
+    drop(server);
+    let gone = Instant::now();
+    for child in children.split_whitespace() {
+        while std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|s| !s.contains(") Z ")) {
+            assert!(gone.elapsed() < Duration::from_secs(10), "process {child} lives on");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 #[test]
 fn wrong_words_are_refused() {
     for (url, rate, word) in

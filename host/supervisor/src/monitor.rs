@@ -34,9 +34,10 @@ const LOOKS_NS: u64 = 5_000_000;
 /// What a node may use during a look for this to close a window: a thousandth of it. CPU time from which any look does.
 const LOOK_ERROR_NS: u64 = WINDOW_NS / 1000;
 const WINDOW_MAX_NS: u64 = 2 * WINDOW_NS;
-/// Where nobody seems to have charged more than this, ns, the next look closes the window: a thread that has just ended may have
-/// handed on what it did, which is charged a millisecond or two later, and is not charged twice.
-const DOUBT_NS: u64 = WINDOW_NS / 200;
+/// Where nobody seems to have charged more than such a part of a window, a look so much later closes it, ns: a thread that has
+/// just ended may have handed on what it did, which is charged a millisecond or two later, and is not charged twice.
+const DOUBT_PART: u64 = 200;
+const DOUBT_LASTS_NS: u64 = 4_000_000;
 /// A packet charges its sender by another way than a hit, and takes time that the host stole for its own, until the next
 /// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
 const OVERCHARGE_MAX_NS: i64 = 100_000_000;
@@ -138,8 +139,8 @@ pub struct Monitor {
     news: Vec<Unmetered>,
     /// Escapes that a window's reading made negative, to be settled by the next.
     owed_ns: i64,
-    /// The last look left the window open because of what nobody seemed to have charged.
-    doubted: bool,
+    /// Since when the window is left open because of what nobody seems to have charged, CLOCK_MONOTONIC ns.
+    doubted_ns: Option<u64>,
     dead_slots: DeadSlots,
     /// Charges that will never end; the fewest that were open at any look since a real instant, at a window's end.
     lost: u64,
@@ -160,7 +161,7 @@ impl Monitor {
             unmetered: BTreeSet::new(),
             news: Vec::new(),
             owed_ns: 0,
-            doubted: false,
+            doubted_ns: None,
             dead_slots: DeadSlots::default(),
             lost: 0,
             open_least: u64::MAX,
@@ -206,11 +207,13 @@ impl Monitor {
         let on_the_way = now.uncharged - last.uncharged;
         let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - on_the_way + self.owed_ns;
         let escaped = residual.max(0) as u64;
-        let doubts = escaped > DOUBT_NS && used < WINDOW_MAX_NS && !self.doubted;
-        self.doubted = doubts;
-        if doubts {
-            return Ok(None);
+        if escaped > used / DOUBT_PART {
+            let real_ns = time::monotonic_ns();
+            if real_ns - *self.doubted_ns.get_or_insert(real_ns) < DOUBT_LASTS_NS {
+                return Ok(None);
+            }
         }
+        self.doubted_ns = None;
         self.owed_ns = residual.min(0);
         if escaped > 0 {
             self.charge(lab, escaped);
@@ -416,6 +419,14 @@ mod tests {
         fn tick(&mut self) -> Option<Window> {
             self.monitor.tick(&self.lab).unwrap()
         }
+
+        /// Once what nobody seems to have charged has been doubted for long enough.
+        fn tick_later(&mut self) -> Option<Window> {
+            if let Some(since) = &mut self.monitor.doubted_ns {
+                *since = since.saturating_sub(DOUBT_LASTS_NS);
+            }
+            self.tick()
+        }
     }
 
     impl Drop for Case {
@@ -466,7 +477,7 @@ mod tests {
         case.used_ns.fetch_add(25 * MS, Relaxed);
         case.charge(25 * MS as i64 - 5 * MS as i64);
         case.charged_to(case.cpu_ns);
-        assert_eq!([case.tick(), case.tick()], [None, window(23, 3)]);
+        assert_eq!([case.tick(), case.tick_later()], [None, window(23, 3)]);
     }
 
     /// The thread has ended, and what it handed on is on its way to its ledger.
@@ -478,7 +489,7 @@ mod tests {
             case.charge(charged_ms * MS as i64);
             let first = case.tick();
             case.charge((25 - charged_ms) * MS as i64);
-            let window = first.or_else(|| case.tick()).unwrap();
+            let window = first.or_else(|| case.tick_later()).unwrap();
             assert_eq!((window.charged_ns, window.used_ns, window.escaped_ns), (25 * MS, 25 * MS, 0));
         }
     }
@@ -494,6 +505,7 @@ mod tests {
         assert!(case.tick().is_some());
         case.each_ns.store(40_000, Relaxed);
         case.used_ns.fetch_add(WINDOW_MAX_NS, Relaxed);
+        case.charge(WINDOW_MAX_NS as i64);
         assert!(case.tick().is_some());
     }
 
