@@ -363,8 +363,8 @@ def main():
     a.add_argument("--out", default=f"out/bench-cpu-{int(time.time())}")
     o = a.parse_args()
     o.out = os.path.abspath(o.out)
-    of_size = ["500us-0.3"] if o.small else [cell for cell in CELLS if (cell in HANDED) == o.handed]
-    cells, wanted = o.cell or of_size, o.blocks or (1 if o.small else 2)
+    of_kind = [cell for cell in CELLS if (cell in HANDED) == o.handed]
+    cells, wanted = o.cell or of_kind[:1 if o.small else None], o.blocks or (1 if o.small else 2)
     folder = os.path.join(o.out, "catalogs")
     os.makedirs(folder, exist_ok=True)
     for program in ("diecast-cpuserver", "diecast-loadgen"):

@@ -19,8 +19,8 @@ struct meter {
 	// For how long cores stood still since its last hit while it had them, ns.
 	__u64 paused_ns;
 	// Of a thread that has sent a packet, or handed work on within its node, which counts as one here: the CPU time that it had
-	// used when it got its core last, and CLOCK_MONOTONIC then, ns, later by what its core stood still since; 0 while that is not
-	// known. And at its last hit; after it has paid before a wait half a period more than it had then.
+	// used when it got its core last, and CLOCK_MONOTONIC then, ns; and at its last hit; after it has paid before a wait half a
+	// period more than it had then.
 	__u64 on_cpu_ns;
 	__u64 on_ns;
 	__u64 last_hit_cpu_ns;

@@ -127,14 +127,11 @@ static __always_inline __u64 standing(struct task_struct *task)
 	return (__u64)(task->static_prio - 99) << 32 | (__u64)(task->policy & 0xf) << 40 | carried << 44;
 }
 
-// CPU time of the present thread, ns: the kernel adds it up at switches and at its own ticks. As it did last, where it is not known
-// when the thread got its core.
-static __always_inline __u64 cpu_time_here(struct task_struct *task, const struct meter *meter)
+// CPU time of the present thread, ns: the kernel adds it up at switches and at its own ticks. Too much where a switch was not seen or
+// a host stole its time, until it gives up the core.
+static __always_inline __u64 cpu_time_here(const struct meter *meter)
 {
-	// In a hit the thread may lose its core meanwhile.
-	__u64 on_ns = *(volatile const __u64 *)&meter->on_ns;
-
-	return on_ns ? meter->on_cpu_ns + (bpf_ktime_get_ns() - on_ns) : task->se.sum_exec_runtime;
+	return meter->on_cpu_ns + (bpf_ktime_get_ns() - meter->on_ns);
 }
 
 static int hit(struct bpf_map *map, void *key, void *value)
@@ -162,7 +159,9 @@ static int hit(struct bpf_map *map, void *key, void *value)
 	if (bpf_send_signal_task(task, SIGTRAP, PIDTYPE_PID, standing(task) | told))
 		return 0;
 	meter->hit_ns = NEVER;
-	meter->last_hit_cpu_ns = cpu_time_here(task, meter);
+	// Of one that has sent its first packet since it got the core, that is not known.
+	if (meter->on_ns)
+		meter->last_hit_cpu_ns = cpu_time_here(meter);
 	meter->paused_ns = 0;
 	meter->delay_ns += delay_ns;
 	return 0;
@@ -227,14 +226,6 @@ static __always_inline void others_had_core(void)
 		forward(last, since);
 }
 
-// A thread's core stood still for so long; for a part of that perhaps before the thread got it.
-static __always_inline void stood_still(struct meter *meter, __u64 ns)
-{
-	__u64 has_had_ns = bpf_ktime_get_ns() - meter->on_ns;
-
-	meter->on_ns += ns < has_had_ns ? ns : has_had_ns;
-}
-
 SEC("perf_event")
 int tick(void *context)
 {
@@ -245,11 +236,8 @@ int tick(void *context)
 	if (!meter)
 		return 0;
 	meter->paused_ns += paused_ns;
-	if (!packets_tell(meter) || is_due(meter, cpu_time_here(task, meter), period_ns))
+	if (!packets_tell(meter) || is_due(meter, cpu_time_here(meter), period_ns))
 		leave_hit(task);
-	// The kernel may know that the thread has not worked for as long.
-	if (paused_ns && meter->on_ns)
-		stood_still(meter, paused_ns);
 	return 0;
 }
 
@@ -276,9 +264,8 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 
 	// Of threads that send packets only: what is done here makes each switch dearer.
 	if (before && before->told_cpu_ns) {
-		// Some kernels hide switches from some of a machine's threads, after which it would seem to have had its core all along.
-		before->on_ns = 0;
-		// What a host steals bit by bit is none of its CPU time either: a last hit ahead of that would put off the next.
+		// Now the kernel's account is exact. A last hit ahead of it would put off the next for as long: after a switch that some
+		// kernels hide the thread seemed to have had its core all along, and what a host steals is none of its CPU time.
 		if ((__s64)(before->last_hit_cpu_ns - previous->se.sum_exec_runtime) > (__s64)(period_ns / 2))
 			before->last_hit_cpu_ns = previous->se.sum_exec_runtime;
 		if (!preempted && state)

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 
@@ -19,13 +19,27 @@ pub enum HandOn {
     Process,
 }
 
+impl HandOn {
+    /// Where a byte comes out, and where it goes in.
+    fn connection(self) -> io::Result<(OwnedFd, OwnedFd)> {
+        match self {
+            HandOn::Process => UnixStream::pair().map(|(from, to)| (from.into(), to.into())),
+            _ => Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?),
+        }
+    }
+}
+
 /// All parts but the first, whose thread asks for them.
 pub struct Stages(Kind);
 
 enum Kind {
     Alone,
     Condition(Arc<Turns>),
-    Asked(Vec<Asked>),
+    /// A byte goes out to the first of the others, and one comes back from the last.
+    Chain {
+        out: File,
+        back: File,
+    },
 }
 
 /// Whose turn it is: 0 of who asks.
@@ -44,12 +58,6 @@ impl Turns {
         let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.changed[mine].wait_while(now, |now| *now != mine));
     }
-}
-
-/// A byte out, a byte in.
-struct Asked {
-    out: File,
-    back: File,
 }
 
 impl Stages {
@@ -79,17 +87,20 @@ impl Stages {
                 }
                 Kind::Condition(turns)
             }
-            HandOn::Pipe => {
-                let pipe = || rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC);
-                let (mut from, out) = pipe()?;
+            HandOn::Pipe | HandOn::Process => {
+                let (mut from, out) = by.connection()?;
                 for _ in 0..others {
-                    let (next, to) = pipe()?;
+                    let (next, to) = by.connection()?;
                     let mine = std::mem::replace(&mut from, next);
-                    thread::spawn(move || serve_part(File::from(mine), File::from(to), work));
+                    if by == HandOn::Pipe {
+                        thread::spawn(move || serve_part(File::from(mine), File::from(to), work));
+                    } else {
+                        // It ends when nobody can write to it any more, as this one ends.
+                        Command::new(std::env::current_exe()?).args(of_process).stdin(mine).stdout(to).spawn()?;
+                    }
                 }
-                Kind::Asked(vec![Asked { out: out.into(), back: from.into() }])
+                Kind::Chain { out: out.into(), back: from.into() }
             }
-            HandOn::Process => Kind::Asked((0..others).map(|_| child(of_process)).collect::<io::Result<_>>()?),
         }))
     }
 
@@ -101,28 +112,13 @@ impl Stages {
                 turns.give(1);
                 turns.wait_for(0);
             }
-            Kind::Asked(asked) => {
-                for Asked { out, back } in asked {
-                    out.write_all(&[0])?;
-                    back.read_exact(&mut [0])?;
-                }
+            Kind::Chain { out, back } => {
+                out.write_all(&[0])?;
+                back.read_exact(&mut [0])?;
             }
         }
         Ok(())
     }
-}
-
-/// One process; it ends when its socket closes, as this one ends.
-fn child(arguments: &[String]) -> io::Result<Asked> {
-    let (ours, theirs) = UnixStream::pair()?;
-    let (out, back) = (OwnedFd::from(ours.try_clone()?), OwnedFd::from(ours));
-    let theirs = OwnedFd::from(theirs);
-    Command::new(std::env::current_exe()?)
-        .args(arguments)
-        .stdin(Stdio::from(theirs.try_clone()?))
-        .stdout(Stdio::from(theirs))
-        .spawn()?;
-    Ok(Asked { out: out.into(), back: back.into() })
 }
 
 /// Works whenever a byte comes, and passes it on; until no more can come, or nobody reads.

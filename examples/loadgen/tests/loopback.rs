@@ -23,15 +23,12 @@ impl Drop for Running {
     }
 }
 
-#[test]
-fn programs_work_together() {
-    diecast_quiet::look(work_together);
-}
-
-fn work_together() {
+/// The server with these arguments, and its address.
+fn cpuserver(arguments: &[&str]) -> (Running, String) {
     let mut server = Running(
         Command::new(env!("CARGO_BIN_EXE_diecast-cpuserver"))
-            .args(["--listen", "127.0.0.1:0", "--service", "500us"])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(arguments)
             .stdout(Stdio::piped())
             .spawn()
             .expect("the server starts"),
@@ -39,6 +36,16 @@ fn work_together() {
     let mut line = String::new();
     BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("listening on ").expect("the server names its address").to_owned();
+    (server, address)
+}
+
+#[test]
+fn programs_work_together() {
+    diecast_quiet::look(work_together);
+}
+
+fn work_together() {
+    let (_server, address) = cpuserver(&["--service", "500us"]);
 
     let directory = std::env::temp_dir().join(format!("diecast-loadgen-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -90,16 +97,7 @@ fn work_together() {
 /// The others end with the server, however that ends.
 #[test]
 fn a_request_passes_through_processes() {
-    let mut server = Running(
-        Command::new(env!("CARGO_BIN_EXE_diecast-cpuserver"))
-            .args(["--listen", "127.0.0.1:0", "--service", "300us", "--parts", "3", "--by", "process"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the server starts"),
-    );
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address: SocketAddr = line.trim().strip_prefix("listening on ").unwrap().parse().unwrap();
+    let (server, address) = cpuserver(&["--service", "300us", "--parts", "3", "--by", "process"]);
     let mut stream = TcpStream::connect(address).unwrap();
     for _ in 0..10 {
         stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
