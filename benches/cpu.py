@@ -10,6 +10,9 @@ times): a frame made of a quota alone. Their samples are divided by ten before t
 All modes get the same arrivals, so each request is compared with the same one in the native run: errors and intervals are
 those of a bootstrap that draws blocks of consecutive requests, the same in both.
 
+A host that keeps its cores from the native run for milliseconds does so to a dilated one for a TDF-th as long in virtual time.
+Without judging it, each mode has a second comparison of the 99th percentile: of those requests that met no stall in either run.
+
 Usage: benches/cpu.py [--small] [--cell CELL]... [--handed] [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
@@ -49,6 +52,9 @@ MORE_UNTIL_S, WARM_UP_S, AROUND_S = 1740, 0.5, 5
 # A lab that leaves its host room is probed at a quarter of its TDF, for which 30 % of its warm-up have to be a real second.
 PROBED_WARM_UP_S = {"diecast-1": 1.4}
 TOO_FEW = "too few samples"
+# In a queue a request waits longer than the one before it by at most what that one takes. What is beyond two of them by so many us
+# is a stall, until a request waits no longer than those before it or half of all.
+STALL_US = 100
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -247,9 +253,32 @@ def compared(native, directories):
 
 
 def requests(out, pairs):
-    """Latencies of a run in the order of the stream's arrivals."""
-    raw = b"".join(open(f"{out}/samples/latency.client-{i}.bin", "rb").read() for i in range(1, pairs + 1))
-    return [ns for (ns,) in struct.iter_unpack("<Q", raw)]
+    """Latencies of a run, a list for each pair, in the order of the stream's arrivals."""
+    files = (open(f"{out}/samples/latency.client-{i}.bin", "rb").read() for i in range(1, pairs + 1))
+    return [[ns for (ns,) in struct.iter_unpack("<Q", raw)] for raw in files]
+
+
+def stalled(latencies, service_us):
+    """Which requests of one server waited for a stall."""
+    middle, last, until, marks = statistics.median(latencies), math.inf, None, []
+    for ns in latencies:
+        if until is None and ns > last + 1000 * (2 * service_us + STALL_US):
+            until = max(last, middle)
+        elif until is not None and ns <= until:
+            until = None
+        marks.append(until is not None)
+        last = ns
+    return marks
+
+
+def without_stalls(both, service_us):
+    """The 99th percentiles, native one first, of the requests that met no stall in either run, and what part of them met one in
+    each; `both` are the latencies of a pair and of the same requests in the native run, for each pair."""
+    marks = [[mark for sides in both for mark in stalled(sides[side], service_us)] for side in (1, 0)]
+    kept = [[ns for ns, *met in zip(itertools.chain.from_iterable(sides[side] for sides in both), *marks) if not any(met)] for side in (1, 0)]
+    p99 = [sorted(of)[math.ceil(0.99 * len(of)) - 1] if of else math.nan for of in kept]
+    return {"n": len(kept[0]), "native_us": p99[0] / 1e3, "us": p99[1] / 1e3, "error": p99[1] / p99[0] - 1,
+            "native_stalled": sum(marks[0]) / len(marks[0]), "stalled": sum(marks[1]) / len(marks[1])}
 
 
 def statistic(name, values, times, order, reached):
@@ -260,15 +289,22 @@ def statistic(name, values, times, order, reached):
     return values[order[bisect.bisect_left(reached, math.ceil(float(name[1:]) / 100 * reached[-1]))]]
 
 
-def paired(native, directories, pairs):
-    """Error of each figure and its 95 % interval, against the same requests of the native runs; None where a request is
+def same_requests(native, directories, pairs):
+    """Latencies of each run and those of the same requests in the native one, and the same for each pair; None where a request is
     missing on a side."""
-    both = []
+    both, of_pairs = [], []
     for reference, out in zip(native, directories):
-        ours, theirs = requests(out, pairs), requests(reference, 1)
-        if len(ours) > len(theirs) or errors_of(out) or errors_of(reference):
+        ours, theirs = requests(out, pairs), requests(reference, 1)[0]
+        ends = list(itertools.accumulate(map(len, ours), initial=0))
+        if ends[-1] > len(theirs) or errors_of(out) or errors_of(reference):
             return None
-        both.append((ours, theirs[:len(ours)]))
+        both.append((list(itertools.chain(*ours)), theirs[:ends[-1]]))
+        of_pairs += [(own, theirs[begin:begin + len(own)]) for own, begin in zip(ours, ends)]
+    return both, of_pairs
+
+
+def paired(both):
+    """Error of each figure and its 95 % interval, against the same requests of the native runs."""
     ours, theirs = ([ns for sides in both for ns in sides[side]] for side in (0, 1))
     n = len(ours)
     length = min(BLOCK, n // 20)
@@ -317,7 +353,8 @@ def figures_of(cell, mode, o):
     if not native or not directories:
         return []
     rows = compared(native, [] if mode == "native" else directories)
-    errors = None if mode == "native" else paired(native, directories, MODES[mode][0])
+    same = None if mode == "native" else same_requests(native, directories, MODES[mode][0])
+    errors = paired(same[0]) if same else None
     found = {}
     for figure, bar in zip(FIGURES, bars):
         c = rows[figure][0 if mode == "native" else 1]
@@ -327,7 +364,8 @@ def figures_of(cell, mode, o):
             error, interval = errors[figure] if errors else (c["error"], c["interval"])
             found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
                               "judged": None if mode == CFS else judged(error, interval, bar)}
-    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, **facts(directories)}]
+    unstalled = without_stalls(same[1], CELLS[cell][0]) if same else None
+    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "p99_without_stalls": unstalled, **facts(directories)}]
 
 
 def show(f):
@@ -343,6 +381,9 @@ def show(f):
         parts.append(text)
     probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
     more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
+    if u := f["p99_without_stalls"]:
+        more.append(f"stalls met by {100 * u['stalled']:.1f} %, natively {100 * u['native_stalled']:.1f}; p99 of the others {u['us']:.0f} us, "
+                    f"natively {u['native_us']:.0f} ({100 * u['error']:+.1f} %, not judged)")
     if f["conservation_worst_window"] is not None:
         more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} % "
                     f"(at most {100 * CONSERVATION:g} %) {f['conservation_judged']}")
