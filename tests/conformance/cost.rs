@@ -102,6 +102,24 @@ fn locks() {
     assert!(framed_ms >= 0.3 * native_ms, "{native_ms} ms natively, {framed_ms} ms in a frame");
 }
 
+/// A process of `true` ends before it is hit, mostly: at TDF 10 two hundred take as long as at TDF 1, where nothing is metered.
+/// Uncharged they took 0.4 of that.
+#[test]
+fn short_processes_are_charged() {
+    diecast_quiet::look(|| {
+        let _turn = alone();
+        let script = "a=$(date +%s%N); i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done; echo value all $(($(date +%s%N)-a))";
+        let took = |tdf, options: &[&str]| {
+            let options = [&["--cores", "1"], options].concat();
+            value(&run_with(World::Frame(tdf), &options, &["sh", "-c", script], b"", &[]).lines(), "all") as f64
+        };
+        let (plain_ns, metered_ns) = (took("1", &[]), took("10", &["--grain", "500us"]));
+        println!("a process took {:.0} us at TDF 1, {:.0} at TDF 10", plain_ns / 200e3, metered_ns / 200e3);
+        let ratio = metered_ns / plain_ns;
+        assert!((0.75..1.5).contains(&ratio), "{plain_ns} ns at TDF 1, {metered_ns} ns at TDF 10");
+    });
+}
+
 /// `make bench-performance` in its small form: it runs, and has every figure. Whether bars are met is not for a busy
 /// machine to say.
 #[test]

@@ -5,6 +5,7 @@ mod acks;
 mod alarm;
 mod bench;
 mod clocks;
+mod cores;
 mod cost;
 mod cpu;
 mod example;

@@ -228,9 +228,9 @@ fn check_node(experiment: &Experiment, host: &HostFacts, factors: &Factors, node
         let hint = "lower 'cores', or use --mode native, which has no ledger";
         return Err(Refusal::at(experiment, machine.cores_at, reason, hint));
     }
-    if machine.cores as usize > host.cpus.len() {
+    if factors.mode == Mode::Native && machine.cores as usize > host.cpus.len() {
         let reason = Reason::TooManyCores { machine_type, cores: machine.cores, cpus: host.cpus.len() };
-        let hint = format!("lower 'cores', or use a host with {} CPUs", machine.cores);
+        let hint = format!("lower 'cores', use --mode baseline or diecast, or a host with {} CPUs", machine.cores);
         return Err(Refusal::at(experiment, machine.cores_at, reason, hint));
     }
     if factors.mode == Mode::Native && speed != SpeedPpm::ONE {
@@ -262,11 +262,24 @@ fn check_native(experiment: &Experiment, host: &HostFacts, factors: &Factors) ->
     Err(Refusal::at(experiment, at, reason, "use --mode baseline or diecast, or fewer nodes"))
 }
 
+/// What a node brings to each of its CPUs, which are fewer than its cores where the host has no more. Rounded up to a
+/// millionth then, so that sums keep the denominators that [`Ratio`] has room for.
+pub(crate) fn on_each(share: Ratio, cores: u32, cpus: usize) -> Ratio {
+    const PARTS: u128 = 1_000_000;
+    if cores as usize <= cpus {
+        return share;
+    }
+    // A share's terms are below 2^62, cores below 2^32 and parts below 2^20.
+    let parts = (share.num() * u128::from(cores) * PARTS).div_ceil(share.den() * cpus.max(1) as u128);
+    Ratio::new(parts, PARTS)
+}
+
 fn cpu_loads(experiment: &Experiment, host: &HostFacts, allotments: &[Allotment]) -> Vec<CpuLoad> {
     let on = |cpu: u32| {
         let here = experiment.nodes.iter().zip(allotments).filter(move |(_, a)| a.cpus.contains(&cpu));
         here.fold(CpuLoad { cpu, share: Ratio::ZERO, nodes: Vec::new() }, |mut load, (node, a)| {
-            load.share = load.share.plus(a.share);
+            let cores = experiment.machine_type_of(node).cores;
+            load.share = load.share.plus(on_each(a.share, cores, a.cpus.len()));
             load.nodes.push(node.name.clone());
             load
         })

@@ -82,6 +82,7 @@ pub fn plan(experiment: &Experiment, host: &HostFacts, options: &PlanOptions) ->
         });
     }
     note_mode(&mut notes, &factors, host, &nodes);
+    note_cores(&mut notes, &nodes);
     if !options.mode.has_envelope() && experiment.nodes.iter().any(|n| !n.clock.is_right()) {
         notes.push(format!("mode {} has no envelope: every node has the host's clock", options.mode));
     }
@@ -166,6 +167,24 @@ fn gateway(experiment: &Experiment, net: &NetSpec) -> Vec<PlannedWay> {
         }));
     }
     ways
+}
+
+/// Machine types with more cores than the host has CPUs for.
+fn note_cores(notes: &mut Vec<String>, nodes: &[PlannedNode]) {
+    for n in nodes.iter().filter(|n| n.cores as usize > n.cpus.len()) {
+        let (name, cores, cpus) = (&n.machine_type, n.cores, n.cpus.len());
+        let note = match n.envelope {
+            true => {
+                format!("machine type '{name}' has {cores} cores on {cpus} CPUs, on which they wait for each other")
+            }
+            false => {
+                format!("machine type '{name}' has {cores} cores; its programs see the {cpus} CPUs that they run on")
+            }
+        };
+        if !notes.contains(&note) {
+            notes.push(note);
+        }
+    }
 }
 
 fn note_mode(notes: &mut Vec<String>, factors: &Factors, host: &HostFacts, nodes: &[PlannedNode]) {

@@ -7,13 +7,11 @@ pub(crate) struct Demand {
     pub speed_ppm: u64,
 }
 
-/// CPUs of each node, ascending; a node's cores get different CPUs.
+/// CPUs of each node, ascending; a node's cores get different CPUs, and all CPUs where there are more cores than those.
 ///
 /// Nodes are taken by falling demand (cores * speed; equal ones in the order given) and each gets the CPUs with
 /// the least demand so far (equal ones by number). When all speeds are 1 and there are enough CPUs, every core
 /// is alone, because some CPU without demand is always left.
-///
-/// Expects `cores <= cpus.len()` for every node.
 pub(crate) fn place(nodes: &[Demand], cpus: &[u32]) -> Vec<Vec<u32>> {
     let mut order: Vec<usize> = (0..nodes.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(u64::from(nodes[i].cores) * nodes[i].speed_ppm));
@@ -21,8 +19,9 @@ pub(crate) fn place(nodes: &[Demand], cpus: &[u32]) -> Vec<Vec<u32>> {
     let mut placed = vec![Vec::new(); nodes.len()];
     for i in order {
         load.sort_unstable();
-        for (demand, cpu) in load.iter_mut().take(nodes[i].cores as usize) {
-            *demand += nodes[i].speed_ppm;
+        let on = load.len().min(nodes[i].cores as usize) as u64;
+        for (demand, cpu) in load.iter_mut().take(on as usize) {
+            *demand += (u64::from(nodes[i].cores) * nodes[i].speed_ppm).div_ceil(on);
             placed[i].push(*cpu);
         }
         placed[i].sort_unstable();
@@ -54,6 +53,12 @@ mod tests {
         assert_eq!(placed[1], [2, 5, 7]);
         assert_eq!(placed[2].len(), 2);
         assert_ne!(placed[2][0], placed[2][1]);
+    }
+
+    #[test]
+    fn more_cores_than_cpus_are_on_all_of_them() {
+        let placed = place(&demands(&[(8, 10), (1, 30), (1, 30)]), &[3, 4]);
+        assert_eq!(placed, [vec![3, 4], vec![3], vec![4]]);
     }
 
     #[test]

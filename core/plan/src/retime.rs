@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use diecast_core_experiment::Mode;
 use diecast_core_vtime::{Tdf, VirtSpan};
 
-use crate::capacity::{ceiling, ratio_of, shortened};
+use crate::capacity::{ceiling, on_each, ratio_of, shortened};
 use crate::model::{Plan, PlannedNode, Quota};
 use crate::ratio::Ratio;
 use crate::refusal::{Reason, Refusal};
@@ -102,7 +102,8 @@ impl Plan {
     /// Whether no CPU carries more than it may.
     fn carried(&self, tdf: Tdf, share: impl Fn(&PlannedNode) -> Ratio) -> Result<(), Refusal> {
         let on = |cpu: u32| self.nodes.iter().filter(move |n| n.cpus.contains(&cpu));
-        let load = |cpu: u32| on(cpu).fold(Ratio::ZERO, |sum, n| sum.plus(share(n)));
+        let of = |n: &PlannedNode| on_each(share(n), n.cores, n.cpus.len());
+        let load = |cpu: u32| on(cpu).fold(Ratio::ZERO, |sum, n| sum.plus(of(n)));
         let loads = || self.cpus.iter().map(|c| (c.cpu, load(c.cpu)));
         let Some((cpu, needed)) = loads().filter(|l| l.1 > self.core_limit).min_by_key(|l| Reverse(l.1)) else {
             return Ok(());

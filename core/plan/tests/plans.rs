@@ -287,6 +287,28 @@ fn the_example_of_the_tree_fits_two_cores_in_every_mode_that_it_is_validated_in(
     }
 }
 
+/// Eight cores of a tenth of a CPU each are 0.4 of each of two.
+#[test]
+fn a_node_has_more_cores_than_the_host() {
+    let text = WEB_TIER.replace("db:   {cores: 1, speed: 0.20", "db:   {cores: 8, speed: 1");
+    let experiment = parse("web-tier.yaml", &text, &[]).unwrap();
+    let p = plan(&experiment, &host(), &options(Mode::Diecast, Some("10"), None)).unwrap();
+    let db = p.nodes.iter().find(|n| n.name == "db").unwrap();
+    assert_eq!((db.cores, db.cpus.as_slice(), db.share), (8, [0, 1].as_slice(), Ratio::new(1, 10)));
+    // What it brings is on both, and the others are spread over what is left.
+    let sums: Vec<f64> = p.cpus.iter().map(|c| c.share.num() as f64 / c.share.den() as f64).collect();
+    let alone: f64 =
+        p.nodes.iter().filter(|n| n.name != "db").map(|n| n.share.num() as f64 / n.share.den() as f64).sum();
+    assert!(
+        (sums.iter().sum::<f64>() - alone - 0.8).abs() < 1e-9 && (sums[0] - sums[1]).abs() < 0.02,
+        "{sums:?} {alone}"
+    );
+    assert!(p.notes.contains(&"machine type 'db' has 8 cores on 2 CPUs, on which they wait for each other".to_owned()));
+    // At half the TDF they would take 0.8 of each.
+    let refusal = plan(&experiment, &host(), &options(Mode::Diecast, Some("5"), None)).unwrap_err().to_string();
+    assert!(refusal.contains("raise the TDF to 6"), "{refusal}");
+}
+
 /// 500 points are half a core of a host of 1000 and a quarter of one of 2000.
 #[test]
 fn scores_become_speeds_of_this_host() {

@@ -162,11 +162,13 @@ fn native_needs_speed_one_and_a_cpu_per_core() {
 #[test]
 fn too_many_cores_too_little_memory_no_cpu() {
     let h = host(2, 23);
+    let whole = [("speed: 0.10", "speed: 1"), ("speed: 0.15", "speed: 1"), ("speed: 0.20", "speed: 1")];
+    let wide = [whole.as_slice(), &[("db:   {cores: 1", "db:   {cores: 4")]].concat();
     check(
-        &refused(&[("db:   {cores: 1", "db:   {cores: 4")], &h, &options(Mode::Diecast, "10", "")),
+        &refused(&wide, &h, &options(Mode::Native, "", "")),
         3,
         "web-tier.yaml:10:17: machine type 'db' has 4 cores, each needs a CPU of its own and the host has 2 to use\n  \
-         hint: lower 'cores', or use a host with 4 CPUs",
+         hint: lower 'cores', use --mode baseline or diecast, or a host with 4 CPUs",
     );
     let many = [("db:   {cores: 1", "db:   {cores: 65")];
     check(

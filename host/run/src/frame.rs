@@ -7,20 +7,20 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::Duration;
 
 use diecast_core_abi::{SLOTS_MAX, VCPUS_MAX};
 use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, NODE_CORES_MAX, Tsc};
 use diecast_core_vtime::Tdf;
 use diecast_host_supervisor::{
-    CpuConfig, DeadSlots, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
+    CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
 };
 
 use diecast_host_sys::{Tid, process, ptrace, seccomp, socket, time};
 use diecast_host_tick::{Cadence, TickError};
 
 use crate::cores::Cores;
-use crate::host_watch::{self, Beside};
+use crate::family::{self, descendants};
+use crate::host_watch;
 
 const _: () = assert!(NODE_CORES_MAX as usize == VCPUS_MAX);
 
@@ -91,25 +91,6 @@ fn grain_for(tdf: Tdf, cores: u32, speed_ppm: u32, host_cores: u32) -> u64 {
     if 2 * work > host { GRAIN_NS_WITH_DEBT } else { GRAIN_NS_DEFAULT }
 }
 
-/// Descendants of this process, whatever their session: it is their subreaper.
-fn descendants() -> io::Result<Vec<i32>> {
-    let mut all: Vec<i32> = Vec::new();
-    let mut todo = vec![std::process::id() as i32];
-    while let Some(pid) = todo.pop() {
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
-        for t in tasks.flatten() {
-            let Ok(text) = std::fs::read_to_string(t.path().join("children")) else { continue };
-            for c in text.split_whitespace().filter_map(|c| c.parse().ok()) {
-                if !all.contains(&c) {
-                    all.push(c);
-                    todo.push(c);
-                }
-            }
-        }
-    }
-    Ok(all)
-}
-
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
 /// Terminal signals go to the whole foreground group; those sent to us alone are passed on. What is ignored stays so,
@@ -160,7 +141,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let cpu = CpuConfig { cores, speed_ppm, grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
-    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), None)
+    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), Some(family::usage()))
         .map_err(host("making the frame's memory"))?;
     if let Some(ticks) = meters.as_ref().and_then(Meters::ticks) {
         node.hit_by(ticks);
@@ -180,7 +161,8 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     } else {
         None
     };
-    let slots = metered.then(|| free_slots(node.clone())).transpose().map_err(host("starting the look after slots"))?;
+    let watch = metered.then(|| family::Watch::start(lab.clone(), node.clone())).transpose();
+    let watch = watch.map_err(host("starting the watch"))?;
     let mut supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
 
     let (ours, theirs) = socket::pair().map_err(host("making a socket"))?;
@@ -230,7 +212,13 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             "diecast: {left} processes were still running when the command ended; they were ended with their frame"
         );
     }
-    drop((probe, awake, slots, own));
+    drop((probe, awake, own));
+    for t in watch.map_or_else(Vec::new, family::Watch::end) {
+        let (tid, pid, name, ms) = (t.tid, t.pid, t.name, t.unhit_ns as f64 / 1e6);
+        doubts.push(format!(
+            "thread {tid} of process {pid} ({name}) used {ms:.0} ms of CPU time without a hit of the meter"
+        ));
+    }
     supervisor.stop();
     let counts = supervisor.counts();
     let p = node.page();
@@ -257,20 +245,6 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         print_stats(&node, counts);
     }
     Ok(Ended { status, doubts })
-}
-
-/// How often slots of ended threads are looked for. A storm of processes of 1 ms of CPU time each on two cores takes a quarter of all
-/// meanwhile.
-const SLOTS_EVERY: Duration = Duration::from_secs(1);
-
-fn free_slots(node: Arc<NodeFrame>) -> io::Result<Beside> {
-    Beside::spawn("slots", move |stop| {
-        let mut dead = DeadSlots::default();
-        while !stop.load(Ordering::Acquire) {
-            std::thread::park_timeout(SLOTS_EVERY);
-            let _ = dead.free_of(&node);
-        }
-    })
 }
 
 /// Hits that come of time in user mode only are this much rarer than the grain asks for, where programs spend as much of their
@@ -308,13 +282,14 @@ fn print_stats(node: &Arc<NodeFrame>, counts: &diecast_host_supervisor::Counts) 
     let k = &node.page().counters;
     let g = |a: &std::sync::atomic::AtomicU64| a.load(Ordering::Relaxed);
     eprintln!(
-        "diecast: execs {} ({} failed, mean {} us), traps {}, hits {}, charged {} us, meter cost {} us ({} ns a hit hidden, {} ns a switch), waited {} us, forgiven {} ({} us), clamped {}",
+        "diecast: execs {} ({} failed, mean {} us), traps {}, hits {}, charged {} us and {} us that escaped them, meter cost {} us ({} ns a hit hidden, {} ns a switch), waited {} us, forgiven {} ({} us), clamped {}",
         g(&counts.execs),
         g(&counts.failed_execs),
         g(&counts.exec_ns) / 1000 / g(&counts.execs).max(1),
         g(&k.traps),
         g(&k.hits),
         g(&k.charged_ns) / 1000,
+        g(&k.charged_by_supervisor_ns) / 1000,
         g(&k.meter_cost_ns) / 1000,
         node.page().hidden_hit_ns(),
         g(&node.page().switch_cost_ns),

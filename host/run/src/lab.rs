@@ -472,7 +472,9 @@ fn set_up(
     journal.write(Record::Header(header(plan, o, dir, &frame, meter)));
     journal.phase(Phase::SetUp);
     if let Some(why) = no_clocks.flatten().filter(|_| meters.as_ref().is_some_and(Meters::any)) {
-        let text = format!("hits come from an event of each thread, which makes switches dearer: {why}");
+        let text = format!(
+            "hits come from an event of each thread, which makes switches dearer and leaves nice and real-time priorities without effect: {why}"
+        );
         journal.finding(FindingKind::MissingFeature, None, 1, text);
     }
     if meters.as_ref().is_some_and(|meters| meters.any() && !meters.count_kernel()) {

@@ -11,6 +11,7 @@ mod clocks;
 mod cold;
 mod cores;
 mod facts;
+mod family;
 pub mod frame;
 mod host_use;
 mod host_watch;

@@ -84,7 +84,8 @@ fn clocks(why_not: Option<TickError>, meters: &Meters, question_ns: Option<u64>)
         Some(e) => s.degraded(
             e.to_string(),
             "each metered thread has an event of its own, whose timer is set at each switch to it: 1 to 4 us more, in \
-             nested virtual machines up to 15; programs that switch often are slow",
+             nested virtual machines up to 15; programs that switch often are slow, and nice and real-time priorities have no \
+             effect among the threads of a node",
             root_or("use Linux 6.18 or later, with BTF (CONFIG_DEBUG_INFO_BTF)"),
         ),
     }

@@ -1,0 +1,121 @@
+//! The processes of a single frame, which has no cgroup that lists them and counts their CPU time: all descendants of this
+//! one, which is their subreaper.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use diecast_host_supervisor::{DeadSlots, LabFrame, Monitor, NodeFrame, Unmetered};
+use diecast_host_sys::{Tid, time};
+
+use crate::host_watch::Beside;
+
+/// Real time between two looks, at least, and how many times as long as a look takes.
+const REST: Duration = Duration::from_millis(50);
+const REST_LOOKS: u32 = 30;
+/// Real time after which slots of threads that have ended are looked for: fork storms need some thousands of those that there
+/// are meanwhile.
+const SLOTS_EVERY: Duration = Duration::from_secs(1);
+
+/// Goes through all descendants, parents before their children, whose ids `visit` is told.
+fn visit(mut visit: impl FnMut(i32)) {
+    let mut seen: Vec<i32> = Vec::new();
+    let mut todo = vec![std::process::id() as i32];
+    while let Some(pid) = todo.pop() {
+        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { continue };
+        for t in tasks.flatten() {
+            let Ok(text) = std::fs::read_to_string(t.path().join("children")) else { continue };
+            for child in text.split_whitespace().filter_map(|c| c.parse().ok()) {
+                if !seen.contains(&child) {
+                    seen.push(child);
+                    visit(child);
+                    todo.push(child);
+                }
+            }
+        }
+    }
+}
+
+/// Their ids.
+pub(crate) fn descendants() -> io::Result<Vec<i32>> {
+    let mut all = Vec::new();
+    visit(|pid| all.push(pid));
+    Ok(all)
+}
+
+/// CPU time that they have used, those included that have ended, real ns.
+///
+/// What a process has of children that it waited for, the kernel shows in ticks, rounded down: up to two ticks are missing for
+/// each that lives. A process that ends meanwhile is missed, never counted twice: what its parent has of it is read before it.
+/// Children of who ignores SIGCHLD go to nobody's account when they end.
+fn used_ns() -> io::Result<u64> {
+    let (user_ns, kernel_ns) = time::children_cpu_ns();
+    let (mut sum_ns, tick_ns) = (user_ns + kernel_ns, time::tick_ns());
+    visit(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        sum_ns += ticks_of_children(&stat) * tick_ns + time::process_cpu_ns_of(Tid(pid)).unwrap_or(0);
+    });
+    Ok(sum_ns)
+}
+
+/// Fields 16 and 17 of /proc/PID/stat; the second's name may hold spaces and brackets.
+fn ticks_of_children(stat: &str) -> u64 {
+    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    after_name.split(' ').skip(16 - 3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
+/// Reads [`used_ns`].
+pub(crate) fn usage() -> diecast_host_supervisor::Usage {
+    Box::new(used_ns)
+}
+
+/// Charges what no meter catches of them: processes that end between two hits, what an exec and an end take.
+pub(crate) struct Watch {
+    beside: Beside,
+    unmetered: Receiver<Unmetered>,
+}
+
+impl Watch {
+    /// Begins before there is any of them.
+    pub fn start(lab: Arc<LabFrame>, node: Arc<NodeFrame>) -> io::Result<Watch> {
+        let (tell, unmetered) = channel();
+        let mut monitor = Monitor::new(node.clone());
+        monitor.tick(&lab)?;
+        let beside = Beside::spawn("watch", move |stop| {
+            let (mut dead, mut slots_at) = (DeadSlots::default(), Instant::now());
+            while !stop.load(Ordering::Acquire) {
+                let began = Instant::now();
+                // A process that is gone is no fault of the look.
+                let _ = monitor.tick(&lab);
+                for thread in monitor.take_unmetered() {
+                    let _ = tell.send(thread);
+                }
+                if slots_at.elapsed() >= SLOTS_EVERY {
+                    let _ = dead.free_of(&node);
+                    slots_at = Instant::now();
+                }
+                std::thread::park_timeout(REST.max(began.elapsed() * REST_LOOKS));
+            }
+        })?;
+        Ok(Watch { beside, unmetered })
+    }
+
+    /// Ends it; threads that were found to have no meter.
+    pub fn end(self) -> Vec<Unmetered> {
+        drop(self.beside);
+        self.unmetered.try_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_found_behind_any_name() {
+        let stat = "7 (a) b) (c) S 1 7 7 0 -1 0 10 20 30 40 500 600 70 80 20 0 1 0 12345 0 0";
+        assert_eq!((ticks_of_children(stat), ticks_of_children("")), (150, 0));
+    }
+}
