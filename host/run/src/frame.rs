@@ -9,8 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use diecast_core_abi::{SLOTS_MAX, VCPUS_MAX};
+use diecast_core_cpu as ledger;
 use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, NODE_CORES_MAX, Tsc};
-use diecast_core_vtime::Tdf;
+use diecast_core_vtime::{Tdf, VirtNs};
 use diecast_host_supervisor::{
     CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
 };
@@ -141,6 +142,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let cpu = CpuConfig { cores, speed_ppm, grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
+    let began = lab.now();
     let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), Some(family::usage()))
         .map_err(host("making the frame's memory"))?;
     if let Some(ticks) = meters.as_ref().and_then(Meters::ticks) {
@@ -206,6 +208,10 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let pid = child.id() as i32;
     CHILD.store(pid, Ordering::Relaxed);
     let status = wait_for(pid);
+    if metered {
+        let (now, free) = (lab.now(), ledger::finish_of(node.page().entries(), 0, VirtNs(0), 0));
+        doubts.extend(doubt_of_debt(now.0.saturating_sub(began.0), free.0.saturating_sub(now.0)));
+    }
     let left = end_the_rest(pid);
     if left > 0 {
         eprintln!(
@@ -213,7 +219,8 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         );
     }
     drop((probe, awake, own));
-    for t in watch.map_or_else(Vec::new, family::Watch::end) {
+    // Where hits come of time in user mode only, what is in the kernel for long has none: `doubt_of_kernel` says so.
+    for t in watch.map_or_else(Vec::new, family::Watch::end).into_iter().filter(|_| count_kernel) {
         let (tid, pid, name, ms) = (t.tid, t.pid, t.name, t.unhit_ns as f64 / 1e6);
         doubts.push(format!(
             "thread {tid} of process {pid} ({name}) used {ms:.0} ms of CPU time without a hit of the meter"
@@ -261,6 +268,23 @@ fn doubt_of_kernel((user_ns, kernel_ns): (u64, u64)) -> Option<String> {
             "{:.0} % of the CPU time was in the kernel, where the meter hits nobody on this host: it was charged late, in lumps; \
              sysctl kernel.perf_event_paranoid=1, or run as root",
             part * 100.0
+        )
+    })
+}
+
+/// A frame's first core is free later than its command has ended, by more than this and such a part of its time: what a hit
+/// and a window of the watch leave is less.
+const DEBT_LEAST_V_NS: u64 = 100_000_000;
+const DEBT_PART: u64 = 10;
+
+/// What is wrong with a frame of so much virtual time whose command ended so much before the work that it was charged, ns.
+fn doubt_of_debt(passed_v_ns: u64, debt_v_ns: u64) -> Option<String> {
+    (debt_v_ns > DEBT_LEAST_V_NS.max(passed_v_ns / DEBT_PART)).then(|| {
+        format!(
+            "it ended {:.0} ms before its CPU time allows, after {:.0}: most of that was used by processes that are too short \
+             for the meter to hit; try a finer --grain",
+            debt_v_ns as f64 / 1e6,
+            passed_v_ns as f64 / 1e6
         )
     })
 }
@@ -354,6 +378,14 @@ fn end_the_rest(except: i32) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_debt_that_no_hit_leaves_is_a_doubt() {
+        const MS: u64 = 1_000_000;
+        assert_eq!(doubt_of_debt(5_000 * MS, 40 * MS), None);
+        assert_eq!(doubt_of_debt(5_000 * MS, 400 * MS), None);
+        assert!(doubt_of_debt(17 * MS, 138 * MS).is_some_and(|text| text.contains("138 ms")));
+    }
 
     #[test]
     fn a_frame_that_may_take_most_of_the_host_is_metered_coarsely() {
