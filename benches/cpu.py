@@ -53,7 +53,7 @@ MORE_UNTIL_S, WARM_UP_S, AROUND_S = 1740, 0.5, 5
 PROBED_WARM_UP_S = {"diecast-1": 1.4}
 TOO_FEW = "too few samples"
 # In a queue a request waits longer than the one before it by at most what that one takes. What is beyond two of them by so many us
-# is a stall, until a request waits no longer than those before it or half of all.
+# is a stall, until a request waits no longer than those before it or half of all; or, in a long queue, others overtook it.
 STALL_US = 100
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
@@ -382,7 +382,7 @@ def show(f):
     probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
     more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
     if u := f["p99_without_stalls"]:
-        more.append(f"stalls met by {100 * u['stalled']:.1f} %, natively {100 * u['native_stalled']:.1f}; p99 of the others {u['us']:.0f} us, "
+        more.append(f"stalled or overtaken {100 * u['stalled']:.1f} %, natively {100 * u['native_stalled']:.1f}; p99 of the others {u['us']:.0f} us, "
                     f"natively {u['native_us']:.0f} ({100 * u['error']:+.1f} %, not judged)")
     if f["conservation_worst_window"] is not None:
         more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} % "

@@ -172,6 +172,8 @@ slice where its packets tell what it uses and it looks by epoll_wait, epoll_pwai
 pselect6 with a timeout or a mask; up to four slices where it looks by these without, by poll and epoll_pwait with 0, by the read \
 itself, or in a node where threads have weights or cores of their own. Then a level-triggered epoll tells of one request where the \
 original's tells of several, some of which overtake others.
+- A node at work is charged an interrupt for each packet that comes while it is at no other, as by a NIC that does not moderate \
+its interrupts, of the cost that this host's have between its cores; a NIC that moderates them has fewer.
 - What a thread hands on within its node is held by the wake-up that goes with it, with `--hits cores` and BPF only. Who finds it \
 without having slept (it spins, or was still at work) goes on from there at once, and one that was on its way to sleep too; a thread \
 that comes to a node from elsewhere (setns) is known from its next sleep on. An event loop to which a worker hands a result answers \

@@ -8,6 +8,9 @@
 //! It also takes the original longer, in virtual time, than it takes here: whoever waits for the packet is woken as soon
 //! as a TDF-th of it has passed. So a frame is handed over later by the rest, on the average of frames of its size.
 //!
+//! A machine that is at work is interrupted by the frame first, unless it is at frames that came before; that takes what an
+//! interrupt takes on this host. An idle one sees it by itself.
+//!
 //! It is the colder the longer the node has rested, more than what programs do. So frames are counted by how long that was,
 //! for `learn`, and what is cold of them has a table of its own.
 
@@ -95,6 +98,8 @@ pub struct Receiver {
     amid_ns: AtomicU64,
     /// What BPF programs take at a frame on the average, real CPU ns: not charged, and not cut.
     own_ns: AtomicU64,
+    /// What an interrupt takes of a core that is at work, real CPU ns.
+    interrupt_ns: AtomicU64,
     /// Virtual instant at which a machine that did nothing else would be done with it.
     free_v_ns: AtomicU64,
     /// When the last of it ended, real.
@@ -148,6 +153,11 @@ impl Receiver {
         self.own_ns.store(own_ns, Relaxed);
     }
 
+    /// An interrupt takes so much of a core that is at work, real CPU ns; 0 until this is known.
+    pub fn set_interrupt(&self, ns: u64) {
+        self.interrupt_ns.store(ns, Relaxed);
+    }
+
     /// From here on takes so much off, by how long the node has rested: parts as in the node's page.
     pub fn set_cold_discount(&self, table: &[u32; GAP_BINS]) {
         self.cold_discount.iter().zip(table).for_each(|(cell, part)| cell.store(*part, Relaxed));
@@ -174,11 +184,25 @@ impl Receiver {
             lately.add(work_ns, whole_ns.min(RECEIVE_MAX_NS));
         }
         let now = page.segment().v_of(begun);
+        let amid = self.meets_work(page.entries(), now) || runs();
+        let work_ns = work_ns + self.interrupts_ns(now, amid);
         let met = self.book(page.entries(), now, page.slowness().mul_floor(work_ns));
         add(if met == Met::TooMuch { &self.beyond_ns } else { &self.charged_ns }, work_ns);
-        if met == Met::Work || met == Met::Idle && runs() {
+        if amid && met != Met::TooMuch {
             add(&self.amid_ns, work_ns);
         }
+    }
+
+    /// Whether threads are at work on all virtual CPUs, as far as the ledger knows, once the machine is done with frames.
+    fn meets_work(&self, entries: &[AtomicU64], now: VirtNs) -> bool {
+        let alone = self.free_v_ns.load(Relaxed).max(now.0);
+        entries.iter().all(|e| e.load(Relaxed) > alone)
+    }
+
+    /// What the interrupt takes by which the machine learns of a frame, real CPU ns: it is at work, and not at frames.
+    fn interrupts_ns(&self, now: VirtNs, amid: bool) -> u64 {
+        let learns = amid && self.free_v_ns.load(Relaxed) <= now.0;
+        if learns { self.interrupt_ns.load(Relaxed) } else { 0 }
     }
 
     /// For how much longer than our kernel the original's works on a frame of so many bytes, on the average of late.
@@ -307,6 +331,25 @@ mod tests {
             assert_eq!(receiver.book(&entries, VirtNs(frame * 100 * US), 60 * US), Met::Idle);
         }
         assert_eq!(free(&entries), [999_900 * US - LAG_MAX_V_NS + 60 * US]);
+    }
+
+    /// Of three frames in 30 µs of work on them the first interrupts a thread; the next does when that is over.
+    #[test]
+    fn a_machine_at_work_is_interrupted_once_for_what_comes_meanwhile() {
+        let (entries, receiver) = (ledger(&[7 * MS]), Receiver::default());
+        receiver.set_interrupt(5 * US);
+        let mut took = |at_us: u64| {
+            let now = VirtNs(MS + at_us * US);
+            let ns = receiver.interrupts_ns(now, receiver.meets_work(&entries, now));
+            assert_ne!(receiver.book(&entries, now, 10 * US + ns), Met::TooMuch);
+            ns / US
+        };
+        assert_eq!([0, 1, 20, 36].map(&mut took), [5, 0, 0, 5]);
+        // An idle one is not.
+        assert_eq!(receiver.interrupts_ns(VirtNs(9 * MS), receiver.meets_work(&entries, VirtNs(9 * MS))), 0);
+        let idle = Receiver::default();
+        idle.set_interrupt(5 * US);
+        assert_eq!((idle.interrupts_ns(VirtNs(MS), false), idle.interrupts_ns(VirtNs(MS), true)), (0, 5 * US));
     }
 
     #[test]

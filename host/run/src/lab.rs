@@ -19,7 +19,9 @@ use diecast_host_net::{
     TRAILER_BYTES, Way, WayEnd, add_nic, create_netns, nic_device, prepare_node_with, receive_on,
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
-use diecast_host_supervisor::{ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor};
+use diecast_host_supervisor::{
+    ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor, interrupt_cost_ns,
+};
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
 use diecast_host_tick::Cadence;
@@ -162,6 +164,10 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
     let on_cores = |(frame, node): (&Option<Arc<NodeFrame>>, &PlannedNode)| Some((frame.clone()?, node.cpus.clone()));
     let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
+    // Where it can't be told, packets interrupt nobody.
+    if let (false, Ok(Some(ns))) = (frames.is_empty(), interrupt_cost_ns()) {
+        frames.iter().for_each(|f| f.receiver.set_interrupt(ns));
+    }
     let awake = host_watch::keep_awake(told, lab.egress.clone())
         .map_err(RunError::host("starting threads that keep cores awake"))?;
     let probe = host_watch::start_lab_probe(plan.tdf, frames.clone(), lab.journal.clone())

@@ -262,6 +262,22 @@ pub fn reap(pid: Tid) -> Option<i32> {
     (r == pid.0).then_some(status)
 }
 
+/// Has Linux interrupt every core on which another thread of this process runs, by a memory barrier of all of them.
+pub fn interrupt_own_threads() -> io::Result<()> {
+    let command = |command: libc::c_int| {
+        // SAFETY: the call takes numbers only.
+        check(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
+    };
+    match command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED) {
+        // The first time the process has to register.
+        Err(e) if e.raw_os_error() == Some(libc::EPERM) => {
+            command(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)?;
+            command(libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED)
+        }
+        done => done,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

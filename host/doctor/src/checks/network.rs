@@ -14,6 +14,7 @@ use diecast_host_net::{
     NODE_DEVICE, NicKind, SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node,
     prepare_node_with, receive_on,
 };
+use diecast_host_supervisor::interrupt_cost_ns;
 use diecast_host_tcp::InitialRto;
 
 use super::{refused, root_or};
@@ -72,6 +73,7 @@ fn node(netns: &OwnedFd) -> Vec<Check> {
             let mut checks = vec![s.ok("one was made in a namespace, with addresses, and removed")];
             checks.extend(judge_sysctls(&prepared.sysctls));
             checks.push(receiving(netns));
+            checks.push(interrupts());
             checks
         }
         Err(e) => vec![s.missing(
@@ -93,6 +95,23 @@ fn receiving(netns: &OwnedFd) -> Check {
             root_or("use Linux 5.2 or later with CONFIG_RPS"),
         ),
     }
+}
+
+/// What a node at work is charged for each interrupt by its packets.
+fn interrupts() -> Check {
+    let s = subject("interrupts", Need::Accuracy);
+    let why = match interrupt_cost_ns() {
+        Ok(Some(ns)) => {
+            return s.ok(format!("one takes {:.1} us of a busy core, which packets are charged", ns as f64 / 1e3));
+        }
+        Ok(None) => "what one takes can't be seen: it needs two cores that are not too busy".to_owned(),
+        Err(e) => refused(&e),
+    };
+    s.degraded(
+        why,
+        "nodes at work are not charged for being interrupted by packets, and take more of them than their originals",
+        "give it two cores, and use Linux 4.14 or later with CONFIG_MEMBARRIER",
+    )
 }
 
 fn outcome<'a>(rows: &'a [SysctlRow], name: &str) -> Option<&'a SysctlRow> {
