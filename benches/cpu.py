@@ -260,7 +260,7 @@ def requests(out, pairs):
 
 def stalled(latencies, service_us):
     """Which requests of one server waited for a stall."""
-    middle, last, until, marks = statistics.median(latencies), math.inf, None, []
+    middle, last, until, marks = statistics.median(latencies or [0]), math.inf, None, []
     for ns in latencies:
         if until is None and ns > last + 1000 * (2 * service_us + STALL_US):
             until = max(last, middle)

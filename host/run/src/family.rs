@@ -4,17 +4,19 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use diecast_host_supervisor::{DeadSlots, LabFrame, Monitor, NodeFrame, Unmetered};
+use diecast_host_supervisor::{DeadSlots, LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::{Tid, time};
 
 use crate::host_watch::Beside;
 
 /// Real time between two looks, at least, and how many times as long as a look takes.
-const REST: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(20);
 const REST_LOOKS: u32 = 30;
+/// The last looks come after the command: the first may doubt what nobody seems to have charged, the second charges it.
+const LAST_LOOKS: u32 = 2;
+const LAST_REST: Duration = Duration::from_millis(5);
 /// Real time after which slots of threads that have ended are looked for: fork storms need some thousands of those that there
 /// are meanwhile.
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
@@ -71,42 +73,29 @@ pub(crate) fn usage() -> diecast_host_supervisor::Usage {
     Box::new(used_ns)
 }
 
-/// Charges what no meter catches of them: processes that end between two hits, what an exec and an end take.
-pub(crate) struct Watch {
-    beside: Beside,
-    unmetered: Receiver<Unmetered>,
-}
-
-impl Watch {
-    /// Begins before there is any of them.
-    pub fn start(lab: Arc<LabFrame>, node: Arc<NodeFrame>) -> io::Result<Watch> {
-        let (tell, unmetered) = channel();
-        let mut monitor = Monitor::new(node.clone());
-        monitor.tick(&lab)?;
-        let beside = Beside::spawn("watch", move |stop| {
-            let (mut dead, mut slots_at) = (DeadSlots::default(), Instant::now());
-            while !stop.load(Ordering::Acquire) {
-                let began = Instant::now();
-                // A process that is gone is no fault of the look.
-                let _ = monitor.tick(&lab);
-                for thread in monitor.take_unmetered() {
-                    let _ = tell.send(thread);
-                }
-                if slots_at.elapsed() >= SLOTS_EVERY {
-                    let _ = dead.free_of(&node);
-                    slots_at = Instant::now();
-                }
-                std::thread::park_timeout(REST.max(began.elapsed() * REST_LOOKS));
+/// Charges what no meter catches of them: processes that end between two hits, what an exec and an end take. Ends with a last
+/// look, when dropped.
+pub(crate) fn watch(lab: Arc<LabFrame>, node: Arc<NodeFrame>) -> io::Result<Beside> {
+    let mut monitor = Monitor::new(node.clone());
+    // There is none of them yet.
+    monitor.tick(&lab)?;
+    Beside::spawn("watch", move |stop| {
+        let (mut dead, mut slots_at) = (DeadSlots::default(), Instant::now());
+        while !stop.load(Ordering::Acquire) {
+            let began = Instant::now();
+            // A process that is gone is no fault of the look.
+            let _ = monitor.tick(&lab);
+            if slots_at.elapsed() >= SLOTS_EVERY {
+                let _ = dead.free_of(&node);
+                slots_at = Instant::now();
             }
-        })?;
-        Ok(Watch { beside, unmetered })
-    }
-
-    /// Ends it; threads that were found to have no meter.
-    pub fn end(self) -> Vec<Unmetered> {
-        drop(self.beside);
-        self.unmetered.try_iter().collect()
-    }
+            std::thread::park_timeout(REST.max(began.elapsed() * REST_LOOKS));
+        }
+        for _ in 0..LAST_LOOKS {
+            let _ = monitor.tick(&lab);
+            std::thread::sleep(LAST_REST);
+        }
+    })
 }
 
 #[cfg(test)]

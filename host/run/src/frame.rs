@@ -163,7 +163,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     } else {
         None
     };
-    let watch = metered.then(|| family::Watch::start(lab.clone(), node.clone())).transpose();
+    let watch = metered.then(|| family::watch(lab.clone(), node.clone())).transpose();
     let watch = watch.map_err(host("starting the watch"))?;
     let mut supervisor = Supervisor::start().map_err(host("starting the supervisor"))?;
 
@@ -208,23 +208,19 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let pid = child.id() as i32;
     CHILD.store(pid, Ordering::Relaxed);
     let status = wait_for(pid);
-    if metered {
-        let (now, free) = (lab.now(), ledger::finish_of(node.page().entries(), 0, VirtNs(0), 0));
-        doubts.extend(doubt_of_debt(now.0.saturating_sub(began.0), free.0.saturating_sub(now.0)));
-    }
+    let ended = lab.now();
     let left = end_the_rest(pid);
     if left > 0 {
         eprintln!(
             "diecast: {left} processes were still running when the command ended; they were ended with their frame"
         );
     }
-    drop((probe, awake, own));
-    // Where hits come of time in user mode only, what is in the kernel for long has none: `doubt_of_kernel` says so.
-    for t in watch.map_or_else(Vec::new, family::Watch::end).into_iter().filter(|_| count_kernel) {
-        let (tid, pid, name, ms) = (t.tid, t.pid, t.name, t.unhit_ns as f64 / 1e6);
-        doubts.push(format!(
-            "thread {tid} of process {pid} ({name}) used {ms:.0} ms of CPU time without a hit of the meter"
-        ));
+    drop((probe, awake, watch, own));
+    if metered {
+        let free = ledger::finish_of(node.page().entries(), 0, VirtNs(0), 0);
+        let escaped_ns = node.page().counters.charged_by_supervisor_ns.load(Ordering::Relaxed);
+        let escaped_v_ns = node.page().slowness().mul_floor(escaped_ns);
+        doubts.extend(doubt_of_debt(ended.since(began).0, free.0.saturating_sub(ended.0), escaped_v_ns));
     }
     supervisor.stop();
     let counts = supervisor.counts();
@@ -274,15 +270,17 @@ fn doubt_of_kernel((user_ns, kernel_ns): (u64, u64)) -> Option<String> {
 
 /// A frame's first core is free later than its command has ended, by more than this and such a part of its time: what a hit
 /// and a window of the watch leave is less.
-const DEBT_LEAST_V_NS: u64 = 100_000_000;
+const DEBT_LEAST_V_NS: u64 = 50_000_000;
 const DEBT_PART: u64 = 10;
 
-/// What is wrong with a frame of so much virtual time whose command ended so much before the work that it was charged, ns.
-fn doubt_of_debt(passed_v_ns: u64, debt_v_ns: u64) -> Option<String> {
-    (debt_v_ns > DEBT_LEAST_V_NS.max(passed_v_ns / DEBT_PART)).then(|| {
+/// What is wrong with a frame of so much virtual time whose command ended so much before the work that it was charged, where most of
+/// that can be what escaped its hits, ns.
+fn doubt_of_debt(passed_v_ns: u64, debt_v_ns: u64, escaped_v_ns: u64) -> Option<String> {
+    let is_much = debt_v_ns > DEBT_LEAST_V_NS.max(passed_v_ns / DEBT_PART);
+    (is_much && escaped_v_ns > debt_v_ns / 2).then(|| {
         format!(
-            "it ended {:.0} ms before its CPU time allows, after {:.0}: most of that was used by processes that are too short \
-             for the meter to hit; try a finer --grain",
+            "it ended {:.0} ms before its CPU time allows, after {:.0}: processes that are too short for the meter to hit wait \
+             for nobody; try a finer --grain",
             debt_v_ns as f64 / 1e6,
             passed_v_ns as f64 / 1e6
         )
@@ -382,9 +380,10 @@ mod tests {
     #[test]
     fn a_debt_that_no_hit_leaves_is_a_doubt() {
         const MS: u64 = 1_000_000;
-        assert_eq!(doubt_of_debt(5_000 * MS, 40 * MS), None);
-        assert_eq!(doubt_of_debt(5_000 * MS, 400 * MS), None);
-        assert!(doubt_of_debt(17 * MS, 138 * MS).is_some_and(|text| text.contains("138 ms")));
+        assert_eq!(doubt_of_debt(5_000 * MS, 40 * MS, 900 * MS), None);
+        assert_eq!(doubt_of_debt(5_000 * MS, 400 * MS, 900 * MS), None);
+        assert_eq!(doubt_of_debt(17 * MS, 138 * MS, 20 * MS), None, "slices of many threads");
+        assert!(doubt_of_debt(17 * MS, 138 * MS, 130 * MS).is_some_and(|text| text.contains("138 ms")));
     }
 
     #[test]

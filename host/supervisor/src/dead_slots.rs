@@ -40,7 +40,7 @@ impl DeadSlots {
         self.seen = dead;
     }
 
-    /// The same for a node that no [`Monitor`](crate::Monitor) looks at.
+    /// The same beside a [`Monitor`](crate::Monitor), which looks only where its node works.
     pub fn free_of(&mut self, node: &NodeFrame) -> io::Result<()> {
         let mut live = BTreeSet::new();
         for pid in (node.members)()? {

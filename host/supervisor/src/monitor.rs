@@ -195,7 +195,13 @@ impl Monitor {
             self.last = Some(self.look()?.totals);
             return Ok(None);
         };
-        let used = self.used()?.saturating_sub(last.usage);
+        let usage = self.used()?;
+        // The account of a family loses what children that nobody waits for have used: the window begins anew.
+        if usage + WINDOW_NS < last.usage {
+            self.last = None;
+            return Ok(None);
+        }
+        let used = usage.saturating_sub(last.usage);
         if used < WINDOW_NS {
             return Ok(None);
         }
@@ -214,7 +220,8 @@ impl Monitor {
             }
         }
         self.doubted_ns = None;
-        self.owed_ns = residual.min(0);
+        // No more than hits may have charged too much.
+        self.owed_ns = residual.clamp(-OVERCHARGE_MAX_NS, 0);
         if escaped > 0 {
             self.charge(lab, escaped);
             now.charged += escaped;
