@@ -258,6 +258,11 @@ def requests(out, pairs):
     return [[ns for (ns,) in struct.iter_unpack("<Q", raw)] for raw in files]
 
 
+def side_of(both, side):
+    """All latencies of a side, in their order."""
+    return [ns for sides in both for ns in sides[side]]
+
+
 def stalled(latencies, service_us):
     """Which requests of one server waited for a stall."""
     middle, last, until, marks = statistics.median(latencies or [0]), math.inf, None, []
@@ -271,12 +276,15 @@ def stalled(latencies, service_us):
     return marks
 
 
-def without_stalls(both, service_us):
-    """The 99th percentiles, native one first, of the requests that met no stall in either run, and what part of them met one in
-    each; `both` are the latencies of a pair and of the same requests in the native run, for each pair."""
-    marks = [[mark for sides in both for mark in stalled(sides[side], service_us)] for side in (1, 0)]
-    kept = [[ns for ns, *met in zip(itertools.chain.from_iterable(sides[side] for sides in both), *marks) if not any(met)] for side in (1, 0)]
-    p99 = [sorted(of)[math.ceil(0.99 * len(of)) - 1] if of else math.nan for of in kept]
+def without_stalls(runs, service_us):
+    """The 99th percentiles of the requests that met no stall in either run, and what part of all met one in each, of the runs of
+    `same_requests`; None where all did."""
+    pairs = list(itertools.chain(*runs))
+    marks = [[mark for sides in pairs for mark in stalled(sides[side], service_us)] for side in (1, 0)]
+    kept = [[ns for ns, *met in zip(side_of(pairs, side), *marks) if not any(met)] for side in (1, 0)]
+    if not kept[0]:
+        return None
+    p99 = [sorted(of)[math.ceil(0.99 * len(of)) - 1] for of in kept]
     return {"n": len(kept[0]), "native_us": p99[0] / 1e3, "us": p99[1] / 1e3, "error": p99[1] / p99[0] - 1,
             "native_stalled": sum(marks[0]) / len(marks[0]), "stalled": sum(marks[1]) / len(marks[1])}
 
@@ -290,26 +298,25 @@ def statistic(name, values, times, order, reached):
 
 
 def same_requests(native, directories, pairs):
-    """Latencies of each run and those of the same requests in the native one, and the same for each pair; None where a request is
-    missing on a side."""
-    both, of_pairs = [], []
+    """Of each run, for each pair, its latencies and those of the same requests in the native run; None where a request is missing
+    on a side."""
+    runs = []
     for reference, out in zip(native, directories):
         ours, theirs = requests(out, pairs), requests(reference, 1)[0]
         ends = list(itertools.accumulate(map(len, ours), initial=0))
         if ends[-1] > len(theirs) or errors_of(out) or errors_of(reference):
             return None
-        both.append((list(itertools.chain(*ours)), theirs[:ends[-1]]))
-        of_pairs += [(own, theirs[begin:begin + len(own)]) for own, begin in zip(ours, ends)]
-    return both, of_pairs
+        runs.append([(own, theirs[begin:begin + len(own)]) for own, begin in zip(ours, ends)])
+    return runs
 
 
-def paired(both):
+def paired(runs):
     """Error of each figure and its 95 % interval, against the same requests of the native runs."""
-    ours, theirs = ([ns for sides in both for ns in sides[side]] for side in (0, 1))
+    ours, theirs = (side_of(itertools.chain(*runs), side) for side in (0, 1))
     n = len(ours)
     length = min(BLOCK, n // 20)
     # No block goes from one run into the next.
-    lengths = [len(run) for run, _ in both]
+    lengths = [len(side_of(run, 0)) for run in runs]
     starts = [at for run, end in zip(lengths, itertools.accumulate(lengths)) for at in range(end - run, end - length + 1)]
     draw = random.Random(SEED)
     sides = [(values, sorted(range(n), key=values.__getitem__)) for values in (ours, theirs)]
@@ -354,7 +361,7 @@ def figures_of(cell, mode, o):
         return []
     rows = compared(native, [] if mode == "native" else directories)
     same = None if mode == "native" else same_requests(native, directories, MODES[mode][0])
-    errors = paired(same[0]) if same else None
+    errors = paired(same) if same else None
     found = {}
     for figure, bar in zip(FIGURES, bars):
         c = rows[figure][0 if mode == "native" else 1]
@@ -364,7 +371,7 @@ def figures_of(cell, mode, o):
             error, interval = errors[figure] if errors else (c["error"], c["interval"])
             found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
                               "judged": None if mode == CFS else judged(error, interval, bar)}
-    unstalled = without_stalls(same[1], CELLS[cell][0]) if same else None
+    unstalled = without_stalls(same, CELLS[cell][0]) if same else None
     return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "p99_without_stalls": unstalled, **facts(directories)}]
 
 

@@ -107,6 +107,12 @@ pub fn values(lines: &[(u64, String)], name: &str) -> Vec<i64> {
         .collect()
 }
 
+/// The same in the text that a guest left.
+pub fn value_in(said: &str, name: &str) -> i64 {
+    let lines: Vec<_> = said.lines().map(|l| (0, l.to_owned())).collect();
+    value(&lines, name)
+}
+
 /// The first of [`values`].
 pub fn value(lines: &[(u64, String)], name: &str) -> i64 {
     *values(lines, name).first().unwrap_or_else(|| panic!("no value {name} in {lines:?}"))

@@ -13,7 +13,7 @@ mod runs;
 
 pub use guests::{c, c_with, cxx, go, java, musl, rust, tiny, tool};
 pub use host::{real_ahead_ns, refuse};
-pub use judge::{Finding, judge, same_lines, value, values};
+pub use judge::{Finding, judge, same_lines, value, value_in, values};
 pub use runs::{Run, World, alone, beside, diecast, full, run, run_with, target_dir};
 
 /// The worlds that every guest must agree in, besides the native one.

@@ -1,6 +1,6 @@
 //! Nodes with several cores, and with more of them than the host has.
 
-use diecast_tests::{c, value};
+use diecast_tests::{c, value_in};
 
 use crate::bench::{bench, run, text};
 
@@ -70,8 +70,7 @@ fn cores_of_a_node_work_at_once() {
         // 4: a machine that is too busy to be trusted.
         assert!(matches!(o.status.code(), Some(0 | 4)), "{}", text(&o.stderr));
         let said = std::fs::read_to_string(b.folder.join("run/logs/threads.sh.out")).unwrap();
-        let lines: Vec<_> = said.lines().map(|l| (0, l.to_owned())).collect();
-        let found = |name: &str| value(&lines, name) as f64;
+        let found = |name: &str| value_in(&said, name) as f64;
         assert_eq!((found("cores"), found("may")), (4.0, 4.0), "{said}");
         let times = [1, 2, 4, 8].map(|n| found(&format!("threads-{n}")) / 100e6);
         let of = |n: u32| std::fs::read(b.folder.join(format!("run/samples/latency.client-{n}.bin"))).unwrap();

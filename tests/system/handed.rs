@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use diecast_tests::{c, value};
+use diecast_tests::{c, value_in};
 
 use crate::bench::{bench, run, text};
 
@@ -34,8 +34,7 @@ metrics:
 
 /// Median or lower decile of a kind of request, ns.
 fn found(said: &str, name: &str) -> f64 {
-    let lines: Vec<_> = said.lines().map(|l| (0, l.to_owned())).collect();
-    value(&lines, name) as f64
+    value_in(said, name) as f64
 }
 
 /// Beyond what one thread takes for as much work, each kind of hand-over takes what it takes natively, give or take.

@@ -132,8 +132,8 @@ const SINGLE: &str = "
 the host's speed nor how late the command was is told, and there is no verdict; `--stats` prints what the envelope and the \
 meter counted. What a run with a verdict needs is a lab, of one node if need be (examples/one-server.yaml). What no hit catches, \
 above all the begin and end of short processes, is charged within some 50 ms of CPU time, by what the kernel says of the command's \
-descendants: it shows what a process has of children that have ended in ticks of 10 ms. What children of one that ignores SIGCHLD use is in nobody's account: beside \
-many of these little is charged to anybody of what no hit catches. Sleeps that make \
+descendants: it shows what a process has of children that have ended in ticks of 10 ms. What children of one that ignores \
+SIGCHLD use is in nobody's account: beside many of these little is charged to anybody of what no hit catches. Sleeps that make \
 it cold are charged as they are: what a lab learns of it from its packets' senders is not known. Large programs that are \
 still warming up show it most: a JVM server at TDF 10 answered 0.43 to 0.78 of its native rate in its first five seconds with \
 the grain of 100 us, 0.81 to 0.91 once it was compiled. What a program's own clock says within a slice is right to two grains \

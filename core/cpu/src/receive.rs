@@ -184,19 +184,27 @@ impl Receiver {
             lately.add(work_ns, whole_ns.min(RECEIVE_MAX_NS));
         }
         let now = page.segment().v_of(begun);
-        let amid = self.meets_work(page.entries(), now) || runs();
+        let met = self.meets(page.entries(), now);
+        if met == Met::TooMuch {
+            return add(&self.beyond_ns, work_ns);
+        }
+        let amid = met == Met::Work || runs();
         let work_ns = work_ns + self.interrupts_ns(now, amid);
-        let met = self.book(page.entries(), now, page.slowness().mul_floor(work_ns));
-        add(if met == Met::TooMuch { &self.beyond_ns } else { &self.charged_ns }, work_ns);
-        if amid && met != Met::TooMuch {
+        self.book(page.entries(), now, page.slowness().mul_floor(work_ns));
+        add(&self.charged_ns, work_ns);
+        if amid {
             add(&self.amid_ns, work_ns);
         }
     }
 
-    /// Whether threads are at work on all virtual CPUs, as far as the ledger knows, once the machine is done with frames.
-    fn meets_work(&self, entries: &[AtomicU64], now: VirtNs) -> bool {
+    /// What a frame meets now.
+    fn meets(&self, entries: &[AtomicU64], now: VirtNs) -> Met {
         let alone = self.free_v_ns.load(Relaxed).max(now.0);
-        entries.iter().all(|e| e.load(Relaxed) > alone)
+        if alone - now.0 > LAG_MAX_V_NS {
+            return Met::TooMuch;
+        }
+        // Frames before it keep a machine that has nothing else busy, too.
+        if entries.iter().all(|e| e.load(Relaxed) > alone) { Met::Work } else { Met::Idle }
     }
 
     /// What the interrupt takes by which the machine learns of a frame, real CPU ns: it is at work, and not at frames.
@@ -248,15 +256,11 @@ impl Receiver {
         }
     }
 
-    /// Does the work, unless the machine would be too far behind with frames alone.
-    fn book(&self, entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> Met {
+    /// Does the work.
+    fn book(&self, entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) {
         let alone = self.free_v_ns.load(Relaxed).max(now.0);
-        if alone - now.0 > LAG_MAX_V_NS {
-            return Met::TooMuch;
-        }
         self.free_v_ns.store(alone.saturating_add(work_v_ns), Relaxed);
-        // Frames before it keep a machine that has nothing else busy, too.
-        if interrupt(entries, now, work_v_ns) > alone { Met::Work } else { Met::Idle }
+        interrupt(entries, now, work_v_ns);
     }
 }
 
@@ -269,16 +273,14 @@ fn add(to: &AtomicU64, ns: u64) {
 /// Where it seems to have been idle the work is done as early as that, not now: a thread that computes is charged when
 /// its slice ends, and may be late by [`LAG_MAX_V_NS`], so the time since may be the thread's, and work that began now
 /// would lose it to both. Frames at a node that was idle indeed are thereby taken for done early.
-///
-/// Gives the instant at which that virtual CPU was free before.
-fn interrupt(entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> u64 {
+fn interrupt(entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) {
     let floor = now.0.saturating_sub(LAG_MAX_V_NS);
     loop {
-        let Some(entry) = entries.iter().min_by_key(|e| e.load(Relaxed)) else { return 0 };
+        let Some(entry) = entries.iter().min_by_key(|e| e.load(Relaxed)) else { return };
         let free = entry.load(Relaxed);
         let after = free.max(floor).saturating_add(work_v_ns);
         if entry.compare_exchange_weak(free, after, AcqRel, Relaxed).is_ok() {
-            return free;
+            return;
         }
     }
 }
@@ -299,6 +301,15 @@ mod tests {
         entries.iter().map(|e| e.load(Relaxed)).collect()
     }
 
+    /// What a frame meets, whose work is done unless that is too much.
+    fn booked(receiver: &Receiver, entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) -> Met {
+        let met = receiver.meets(entries, now);
+        if met != Met::TooMuch {
+            receiver.book(entries, now, work_v_ns);
+        }
+        met
+    }
+
     /// A thread that computes is charged a slice of 500 µs every 500 µs, one of 20 frames in between takes 10 µs: all of
     /// both is done by the ledger, none twice and no time is lost between them.
     #[test]
@@ -309,7 +320,7 @@ mod tests {
             // The slice ran up to now; its frames came while it did.
             let began = finish.max((slice - 1) * 500 * US);
             for frame in 0..20 {
-                assert_ne!(receiver.book(&entries, VirtNs(began + frame * 25 * US), 10 * US), Met::TooMuch);
+                assert_ne!(booked(&receiver, &entries, VirtNs(began + frame * 25 * US), 10 * US), Met::TooMuch);
             }
             finish = charge(&entries, 0, VirtNs(began + 500 * US), VirtNs(finish), 500 * US).finish.0;
         }
@@ -319,7 +330,7 @@ mod tests {
     #[test]
     fn a_thread_that_sleeps_off_its_slice_sleeps_longer() {
         let (entries, receiver) = (ledger(&[7 * MS]), Receiver::default());
-        assert_eq!(receiver.book(&entries, VirtNs(5 * MS), 40 * US), Met::Work);
+        assert_eq!(booked(&receiver, &entries, VirtNs(5 * MS), 40 * US), Met::Work);
         assert_eq!(free(&entries), [7 * MS + 40 * US]);
     }
 
@@ -328,7 +339,7 @@ mod tests {
         let (entries, receiver) = (ledger(&[0]), Receiver::default());
         // 60 % of the CPU for a second: it was idle for the rest, and a thread need not wait.
         for frame in 0..10_000u64 {
-            assert_eq!(receiver.book(&entries, VirtNs(frame * 100 * US), 60 * US), Met::Idle);
+            assert_eq!(booked(&receiver, &entries, VirtNs(frame * 100 * US), 60 * US), Met::Idle);
         }
         assert_eq!(free(&entries), [999_900 * US - LAG_MAX_V_NS + 60 * US]);
     }
@@ -340,13 +351,13 @@ mod tests {
         receiver.set_interrupt(5 * US);
         let mut took = |at_us: u64| {
             let now = VirtNs(MS + at_us * US);
-            let ns = receiver.interrupts_ns(now, receiver.meets_work(&entries, now));
-            assert_ne!(receiver.book(&entries, now, 10 * US + ns), Met::TooMuch);
+            let ns = receiver.interrupts_ns(now, receiver.meets(&entries, now) == Met::Work);
+            assert_ne!(booked(&receiver, &entries, now, 10 * US + ns), Met::TooMuch);
             ns / US
         };
         assert_eq!([0, 1, 20, 36].map(&mut took), [5, 0, 0, 5]);
         // An idle one is not.
-        assert_eq!(receiver.interrupts_ns(VirtNs(9 * MS), receiver.meets_work(&entries, VirtNs(9 * MS))), 0);
+        assert_eq!(receiver.interrupts_ns(VirtNs(9 * MS), receiver.meets(&entries, VirtNs(9 * MS)) == Met::Work), 0);
         let idle = Receiver::default();
         idle.set_interrupt(5 * US);
         assert_eq!((idle.interrupts_ns(VirtNs(MS), false), idle.interrupts_ns(VirtNs(MS), true)), (0, 5 * US));
@@ -357,7 +368,7 @@ mod tests {
         let (entries, receiver) = (ledger(&[9 * MS, 8 * MS]), Receiver::default());
         // It met no work, and the next, while the machine is still at it, meets that of frames only: one virtual CPU is idle.
         for frame in 1..=2 {
-            assert_eq!(receiver.book(&entries, VirtNs(8 * MS), 10 * US), Met::Idle);
+            assert_eq!(booked(&receiver, &entries, VirtNs(8 * MS), 10 * US), Met::Idle);
             assert_eq!(free(&entries), [9 * MS, 8 * MS + frame * 10 * US]);
         }
     }
@@ -366,8 +377,9 @@ mod tests {
     fn what_no_machine_can_do_is_not_charged() {
         let (entries, receiver) = (ledger(&[0]), Receiver::default());
         // Twice the CPU for a second.
-        let taken =
-            (0..10_000u64).filter(|f| receiver.book(&entries, VirtNs(f * 100 * US), 200 * US) != Met::TooMuch).count();
+        let taken = (0..10_000u64)
+            .filter(|f| booked(&receiver, &entries, VirtNs(f * 100 * US), 200 * US) != Met::TooMuch)
+            .count();
         let free = free(&entries)[0];
         assert!((free - (999 * MS + 900 * US)) <= LAG_MAX_V_NS + 200 * US, "{free}");
         assert!((5_000..5_400).contains(&taken), "{taken}");

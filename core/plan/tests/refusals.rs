@@ -134,6 +134,10 @@ fn a_speed_above_the_tdf_is_refused_where_it_stands() {
     );
 }
 
+/// All machines have whole cores.
+const FULL: [(&str, &str); 3] =
+    [("speed: 0.10", "speed: 1"), ("speed: 0.15", "speed: 1"), ("speed: 0.20", "speed: 1.000")];
+
 #[test]
 fn native_needs_speed_one_and_a_cpu_per_core() {
     check(
@@ -142,14 +146,13 @@ fn native_needs_speed_one_and_a_cpu_per_core() {
         "web-tier.yaml:8:27: machine type 'edge' has speed 0.10, and mode native runs at speed 1.00 only\n  \
          hint: use --mode baseline, or nodes of speed 1.0",
     );
-    let full = [("speed: 0.10", "speed: 1"), ("speed: 0.15", "speed: 1"), ("speed: 0.20", "speed: 1.000")];
     check(
-        &refused(&full, &host(7, 23), &options(Mode::Native, "", "")),
+        &refused(&FULL, &host(7, 23), &options(Mode::Native, "", "")),
         3,
         "web-tier.yaml:15:3: mode native gives each core a CPU of its own: 8 are needed, the host has 7 to use\n  \
          hint: use --mode baseline or diecast, or fewer nodes",
     );
-    assert!(plan(&experiment(&full), &host(8, 23), &options(Mode::Native, "", "")).is_ok());
+    assert!(plan(&experiment(&FULL), &host(8, 23), &options(Mode::Native, "", "")).is_ok());
     // By score: as near as two measurements of this host are.
     let scored = [("speed: 0.10", "score: 1000"), ("speed: 0.15", "score: 1000"), ("speed: 0.20", "score: 1000")];
     for (milli, fits) in [(952_400, true), (1_050_000, true), (951_000, false), (1_060_000, false)] {
@@ -162,8 +165,7 @@ fn native_needs_speed_one_and_a_cpu_per_core() {
 #[test]
 fn too_many_cores_too_little_memory_no_cpu() {
     let h = host(2, 23);
-    let whole = [("speed: 0.10", "speed: 1"), ("speed: 0.15", "speed: 1"), ("speed: 0.20", "speed: 1")];
-    let wide = [whole.as_slice(), &[("db:   {cores: 1", "db:   {cores: 4")]].concat();
+    let wide = [FULL.as_slice(), &[("db:   {cores: 1", "db:   {cores: 4")]].concat();
     check(
         &refused(&wide, &h, &options(Mode::Native, "", "")),
         3,

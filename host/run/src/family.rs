@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use diecast_core_procfs::parse_times;
 use diecast_host_supervisor::{DeadSlots, LabFrame, Monitor, NodeFrame};
 use diecast_host_sys::{Tid, time};
 
@@ -17,8 +18,8 @@ const REST_LOOKS: u32 = 30;
 /// The last looks come after the command: the first may doubt what nobody seems to have charged, the second charges it.
 const LAST_LOOKS: u32 = 2;
 const LAST_REST: Duration = Duration::from_millis(5);
-/// Real time after which slots of threads that have ended are looked for: fork storms need some thousands of those that there
-/// are meanwhile.
+/// Real time after which slots of threads that have ended are looked for, whether the monitor closes a window or not: fork storms
+/// need some thousands of those that there are meanwhile.
 const SLOTS_EVERY: Duration = Duration::from_secs(1);
 
 /// Goes through all descendants, parents before their children, whose ids `visit` is told.
@@ -52,25 +53,15 @@ pub(crate) fn descendants() -> io::Result<Vec<i32>> {
 /// What a process has of children that it waited for, the kernel shows in ticks, rounded down: up to two ticks are missing for
 /// each that lives. A process that ends meanwhile is missed, never counted twice: what its parent has of it is read before it.
 /// Children of who ignores SIGCHLD go to nobody's account when they end.
-fn used_ns() -> io::Result<u64> {
+pub(crate) fn used_ns() -> io::Result<u64> {
     let (user_ns, kernel_ns) = time::children_cpu_ns();
     let (mut sum_ns, tick_ns) = (user_ns + kernel_ns, time::tick_ns());
     visit(|pid| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        sum_ns += ticks_of_children(&stat) * tick_ns + time::process_cpu_ns_of(Tid(pid)).unwrap_or(0);
+        let stat = std::fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let of_children = parse_times(&stat).map_or(0, |t| t.children_user + t.children_system);
+        sum_ns += of_children * tick_ns + time::process_cpu_ns_of(Tid(pid));
     });
     Ok(sum_ns)
-}
-
-/// Fields 16 and 17 of /proc/PID/stat; the second's name may hold spaces and brackets.
-fn ticks_of_children(stat: &str) -> u64 {
-    let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    after_name.split(' ').skip(16 - 3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
-}
-
-/// Reads [`used_ns`].
-pub(crate) fn usage() -> diecast_host_supervisor::Usage {
-    Box::new(used_ns)
 }
 
 /// Charges what no meter catches of them: processes that end between two hits, what an exec and an end take. Ends with a last
@@ -96,15 +87,4 @@ pub(crate) fn watch(lab: Arc<LabFrame>, node: Arc<NodeFrame>) -> io::Result<Besi
             std::thread::sleep(LAST_REST);
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ticks_are_found_behind_any_name() {
-        let stat = "7 (a) b) (c) S 1 7 7 0 -1 0 10 20 30 40 500 600 70 80 20 0 1 0 12345 0 0";
-        assert_eq!((ticks_of_children(stat), ticks_of_children("")), (150, 0));
-    }
 }

@@ -143,7 +143,7 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let began = lab.now();
-    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), Some(family::usage()))
+    let node = NodeFrame::create(&lab, "frame", cpu, Box::new(descendants), Some(Box::new(family::used_ns)))
         .map_err(host("making the frame's memory"))?;
     if let Some(ticks) = meters.as_ref().and_then(Meters::ticks) {
         node.hit_by(ticks);

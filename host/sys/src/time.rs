@@ -76,15 +76,13 @@ pub fn children_cpu_ns() -> (u64, u64) {
     (ns(usage.ru_utime), ns(usage.ru_stime))
 }
 
-/// CPU time of another process, of all its threads that ever were, ns; none when it is gone.
-pub fn process_cpu_ns_of(pid: Tid) -> Option<u64> {
+/// CPU time of another process, of all its threads that ever were, ns; 0 when it is gone.
+pub fn process_cpu_ns_of(pid: Tid) -> u64 {
     let mut clock = 0;
     // SAFETY: a live clockid_t.
     let found = unsafe { libc::clock_getcpuclockid(pid.0, &raw mut clock) };
-    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a live timespec; the kernel refuses a clock whose process is gone.
-    let read = found == 0 && unsafe { libc::clock_gettime(clock, &raw mut t) } == 0;
-    read.then_some((t.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(t.tv_nsec as u64))
+    // Refused, a clock shows nothing.
+    if found == 0 { clock_ns(clock) } else { 0 }
 }
 
 /// Length of a tick as the kernel counts them for programs, ns.
