@@ -60,11 +60,12 @@ build: setup ## build the release binary
 
 test: build check freestanding-test ## everything that must hold: set-up, build, checks, tests
 	cargo test --workspace --exclude diecast-tests
-	@# More at a time than there are cores: frames at TDF 10 sleep most of the time.
-	cargo test --package diecast-tests --test conformance -- --test-threads=4
+	@# Four runs at a time (tests/src/runs.rs): frames at TDF 10 sleep most of the time. Who wants the machine alone waits for all
+	@# others, on a thread of the tests'.
+	cargo test --package diecast-tests --test conformance -- --test-threads=64
 	cargo test --package diecast-tests --lib --bins --test system
 	@# Kernels before 6.18 have an event of each thread instead of a clock of each core.
-	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- --test-threads=4 $(METERED_TESTS)
+	DIECAST_HITS=threads cargo test --package diecast-tests --test conformance -- --test-threads=64 $(METERED_TESTS)
 	DIECAST_HITS=threads cargo test --package diecast-tests --test system -- $(METERED_SYSTEM_TESTS)
 
 freestanding-test:
@@ -108,7 +109,7 @@ bench-cost: build ## what envelope, meter, emulator and BPF programs add, per no
 bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI on 3 to 10 nodes; skips what is not installed (45 minutes)
 	benches/fairness.py
 
-bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation (25 minutes)
+bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation, a sink of packets (34 minutes)
 	benches/shares.py
 
 bench-web-tier: build ## what the programs of examples/web-tier.yaml use: CPU time of a start, and of a request at each tier (a minute)

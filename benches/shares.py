@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does a node get its share of CPU time, whatever its threads do? Five parts, each with its bar:
+"""Does a node get its share of CPU time, whatever its threads do? Six parts, each with its bar:
 
   share         1 to 16 busy threads on 1, 2 and 4 virtual cores at TDF 2, 10 and 100: CPU time against speed/TDF (0.5 %),
                 wherever the shares come to at most 80 % of the host
@@ -12,16 +12,18 @@
                 twice and half as many (3 %)
   conservation  a fork storm, a sender of packets and one of files, which work in the kernel, 500 threads and 2000, side by
                 side: what was charged is what the kernel counted (1 %)
+  receive       a node that gets more datagrams than it has CPU time for, each fixed work: at TDF 10 it takes as many a second
+                as natively (5 %), where its own kernel receives them
 
 Prints a table and writes JSON; exit 1 when a bar is missed, 3 when something does not run. Needs root.
 
-Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 25 minutes)
+Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 34 minutes)
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
-SERVER, LOADGEN = os.path.join(RELEASE, "diecast-cpuserver"), os.path.join(RELEASE, "diecast-loadgen")
+SERVER, LOADGEN, NETPROBE = (os.path.join(RELEASE, f"diecast-{name}") for name in ("cpuserver", "loadgen", "netprobe"))
 DIECAST = os.environ.get("DIECAST_BIN", os.path.join(RELEASE, "diecast"))
 SPIN = os.path.join(RELEASE, "diecast-spin")
 BEGAN = time.monotonic()
@@ -132,6 +134,34 @@ metrics:
   throughput: {{from: client, json: $.rate, unit: 1/s}}
   median:     {{from: client, json: $.p50_ns, unit: ns}}
 """
+# A sink that gets more than it can do: us of work for each datagram, and datagrams a second.
+RECEIVE = {100: 12000, 60: 20000}
+SINK = """diecast: 1
+name: receive
+machine_types:
+  whole: {{cores: 1, speed: 1.0, memory: 128MiB}}
+nodes:
+  sender: {{type: whole}}
+  sink: {{type: whole}}
+topology:
+  switches: [switch]
+  links:
+    - {{from: [sender, sink], to: switch, bandwidth: 1Gbit/s, delay: 100us}}
+programs:
+  - on: sink
+    run: [netprobe, serve, --turns, "{turns}"]
+    files: {{/usr/local/bin/netprobe: diecast-netprobe}}
+    ready: {{tcp: 7000, within: 20s}}
+workload:
+  warm_up: 300ms
+  measure: {measure}ms
+  run:
+    on: sender
+    command: [netprobe, even, --to, sink, --rate, "{rate}", "--warm-up=${{warm_up}}", "--measure=${{measure}}"]
+    files: {{/usr/local/bin/netprobe: diecast-netprobe}}
+metrics:
+  taken: {{from: sender, json: $.rate, unit: 1/s}}
+"""
 
 
 def say(text):
@@ -220,6 +250,10 @@ def lab(folder, name, factors):
     return json.load(open(f"{out}/run.json"))
 
 
+def metrics(run):
+    return {m["name"]: m["data"]["scalar"]["value"] for m in run["metrics"]}
+
+
 def futures(small, folder):
     measure_ms, tdf, service_us = (400, 2, 500) if small else (2000, 10, 500)
     turns = spin(["--size-for", f"{service_us}us"])
@@ -230,8 +264,7 @@ def futures(small, folder):
     def served(load, times, factors):
         """Requests a second and their median in ms, with machines of so many times the speed."""
         rate = load * times * SPEED * 1e6 / service_us
-        run = lab(folder, "futures", [*factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s"])
-        found = {m["name"]: m["data"]["scalar"]["value"] for m in run["metrics"]}
+        found = metrics(lab(folder, "futures", [*factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s"]))
         return found["throughput"], found["median"] / 1e6
 
     one, dilated = ["--mode", "baseline"], ["--tdf", str(tdf)]
@@ -268,9 +301,26 @@ def conservation(small, folder):
             yield what, c["charged_ns"] / max(1, due) - 1, 0.01, {"used_ns": c["used_ns"]}
 
 
+def receive(small, folder):
+    shutil.copy(NETPROBE, folder)
+    for work_us, rate in RECEIVE.items():
+        turns = spin(["--size-for", f"{work_us}us"])
+        open(f"{folder}/receive.yaml", "w").write(SINK.format(turns=turns, rate=rate, measure=300 if small else 1500))
+        taken = {"native": [], "ours": []}
+        for _ in range(1 if small else FUTURE_ROUNDS):
+            for name, factors in (("native", ["--mode", "native"]), ("ours", ["--tdf", "10"])):
+                taken[name].append(metrics(lab(folder, "receive", factors))["taken"])
+        native, ours = (statistics.median(taken[name]) for name in ("native", "ours"))
+        if not 0 < native < 0.95 * rate:
+            raise RuntimeError(f"a sink that takes {native:.0f} of {rate} datagrams/s natively is not overloaded")
+        spread = {name: f"{min(values):.0f} to {max(values):.0f}" for name, values in taken.items()}
+        yield (f"of {rate}/s with {work_us} us of work each a sink takes {native:.0f} natively ({spread['native']}), {ours:.0f} at TDF 10 "
+               f"({spread['ours']})", ours / native - 1, 0.05)
+
+
 def main():
     parts = {"share": share, "mutex": mutex, "independent": independent, "futures": lambda small: futures(small, o.out),
-             "conservation": lambda small: conservation(small, o.out)}
+             "conservation": lambda small: conservation(small, o.out), "receive": lambda small: receive(small, o.out)}
     a = argparse.ArgumentParser()
     a.add_argument("--small", action="store_true", help="seconds, to see that it works; its figures mean little")
     a.add_argument("--part", action="append", choices=parts, help="only this one; may be repeated")

@@ -21,8 +21,8 @@
 // were, and how much CPU time they took, by what the thread had waited for and by how long its process had not run: what
 // another process touches meanwhile keeps little of this one's warm. Sums over the same bursts tell how they grow with older
 // ages: of what other processes of the same program touched last, and of the process's eighth last burst. The meter's own
-// sleeps end no burst that is counted: long bursts, which are the cold ones, have more of them. Nor are those that end while
-// the host's cores are slow.
+// sleeps end no burst that is counted: long bursts, which are the cold ones, have more of them; nor do stops. Left out are those
+// that end while the host's cores are slow, and, where clocks of cores meter the node, those of threads that these do not know.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -58,6 +58,8 @@
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
+// __TASK_STOPPED and __TASK_TRACED.
+#define STOPPED (4 | 8)
 // What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing; and from getting a core to the
 // first receive, the program's.
 #define WAKE_MAX_NS 100000
@@ -123,13 +125,15 @@ struct {
 } slow SEC(".maps");
 
 // What a hit of the meter adds to a burst, what lies between two, and what a sleep before a wait adds, real CPU ns, by node; and
-// real ns that its original takes for a CPU ns of ours, in parts of 1 << LEAD_SHIFT.
+// real ns that its original takes for a CPU ns of ours, in parts of 1 << LEAD_SHIFT; and how it is metered.
 #define LEAD_SHIFT 10
 struct hit_cost {
 	__u64 added_ns;
 	__u64 period_ns;
 	__u64 pays_ns;
 	__u64 lead;
+	// Whether clocks of cores meter it: what they do not know makes its containers.
+	__u64 by_cores;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -159,7 +163,7 @@ struct burst {
 	__u64 wakes_own_ns;
 	// The thread has not blocked since.
 	__u32 going;
-	// The same of the burst that is counted: it goes on through sleeps of the meter.
+	// The same of the burst that is counted: it goes on through sleeps of the meter, and stops.
 	__u32 counting;
 	__u64 counted_from_ns;
 	__u64 counted_gap_ns;
@@ -391,30 +395,45 @@ static __always_inline __u64 cpu_time(struct task_struct *task, struct burst *b,
 
 #include "hands.h"
 
-// A thread blocks: a burst is over.
-static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b, __u64 now)
+// Whether a thread is a program's, whose work teaches something of its node's; `meter` is its own, if it has one.
+static __always_inline bool is_programs(struct hit_cost *cost, struct meter *meter)
+{
+	return !cost || !cost->by_cores || meter;
+}
+
+// A thread blocks: a burst is over, unless it is stopped (`state`), as a tracer does.
+static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b,
+				  unsigned int state, __u64 now)
 {
 	struct hit_cost *cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	__u64 cpu_ns = b->whole_pieces_ns, hits = b->whole_pieces_hits, data = b->data / DATA_ONE, cpu_us;
 	__u32 kind = b->kind, bin = gap_bin(b->counted_gap_ns), next = kind_of_wait(task);
+	struct meter *meter;
 
 	if (cost) {
 		b->at_ns = position(b, task->se.sum_exec_runtime, cost->lead);
 		b->at_cpu_ns = task->se.sum_exec_runtime;
 	}
 	b->meters = next >= WAIT_KINDS;
-	if (b->meters) {
+	if (b->meters && !(state & STOPPED)) {
 		sleeps_for_meter(node, cost, task, b);
 		return;
 	}
-	if (cost)
+	if (cost && !b->meters)
 		tells_what_is_left(task, cookie, b, now);
+	meter = bpf_task_storage_get(&metered, task, 0, 0);
+	if (state & STOPPED) {
+		// Its exec, which makes it known.
+		if (cores_are_slow() || !is_programs(cost, meter))
+			b->kind = WAIT_KINDS;
+		return;
+	}
 	if (!cpu_ns) {
 		cpu_ns = gain(b->paid_ns, task->se.sum_exec_runtime - b->counted_from_ns);
 		hits = b->hits;
 	}
 	b->counting = 0;
-	if (cores_are_slow()) {
+	if (cores_are_slow() || !is_programs(cost, meter)) {
 		b->kind = next;
 		return;
 	}
@@ -464,12 +483,14 @@ int BPF_PROG(received, const void *socket, int bytes, int flags)
 		return 0;
 	cpu_ns = cpu_time(task, b, now);
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
+	meter = bpf_task_storage_get(&metered, task, 0, 0);
+	if (!is_programs(cost, meter))
+		return 0;
 	if (!cores_are_slow()) {
 		count_piece(node, cost, b, cpu_ns);
 		packet_ends(&node->wakes[TURNS], b, cpu_ns);
 	}
 	b->sent_cpu_ns = 0;
-	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	piece_begins(b, cpu_ns, !meter || !packets_tell(meter) || !cost || is_due(meter, cpu_ns, cost->period_ns));
 	since_ns = gain(b->paid_ns, cpu_ns - b->counted_from_ns);
 	begins_ns = gain(own_time(b), since_ns);
@@ -573,7 +594,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
-			count(node, cookie, prev, b, now);
+			count(node, cookie, prev, b, prev_state, now);
 			b->woke_ns = 0;
 		}
 		if (b) {

@@ -26,7 +26,7 @@ struct meter {
 	__u64 last_hit_cpu_ns;
 	// How long it had waited for cores when its last hit or packet told so, ns.
 	__u64 delay_ns;
-	// The CPU time that its last packet told, and what it had used as it blocked last, ns.
+	// The CPU time that its last packet told, or at which that was paid for, and what it had used as it blocked last, ns.
 	__u64 told_cpu_ns;
 	__u64 burst_from_ns;
 	// What its last bursts used in all, and up to their last packets, ns: an older one counts an eighth less.
@@ -55,11 +55,24 @@ static __always_inline bool pays_before_wait(struct pt_regs *regs)
 // The thread blocks, for another reason than the meter.
 static __always_inline void burst_is_over(struct meter *meter, __u64 cpu_ns)
 {
-	__u64 from = meter->burst_from_ns, all = cpu_ns - from, told = meter->told_cpu_ns > from ? meter->told_cpu_ns - from : 0;
+	__u64 from = meter->burst_from_ns;
 
-	meter->bursts_ns += all - meter->bursts_ns / 8;
-	meter->bursts_told_ns += (told < all ? told : all) - meter->bursts_told_ns / 8;
+	// What a packet told was an estimate.
+	if (meter->told_cpu_ns > cpu_ns)
+		meter->told_cpu_ns = cpu_ns;
+	meter->bursts_ns += cpu_ns - from - meter->bursts_ns / 8;
+	meter->bursts_told_ns += (meter->told_cpu_ns > from ? meter->told_cpu_ns - from : 0) - meter->bursts_told_ns / 8;
 	meter->burst_from_ns = cpu_ns;
+}
+
+// What is paid for after a burst's packet is mostly what paying takes: as long as it is less than half of what the packet told it
+// is no work that packets don't tell.
+static __always_inline void pays(struct meter *meter, __u64 cpu_ns)
+{
+	__u64 from = meter->burst_from_ns, told = meter->told_cpu_ns;
+
+	if (told > from && cpu_ns > told && cpu_ns - told < (told - from) / 2)
+		meter->told_cpu_ns = cpu_ns;
 }
 
 // Nearly all that the thread does between two waits is told by a packet of its before it waits again.

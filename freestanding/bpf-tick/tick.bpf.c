@@ -251,6 +251,7 @@ static __always_inline void blocks(struct meter *meter, struct task_struct *task
 	else if (pays_before_wait(regs)) {
 		// It owes nothing then: no tick within a period is a hit, nor is it overdue; what its core stood still its packets
 		// have told.
+		pays(meter, task->se.sum_exec_runtime);
 		meter->last_hit_cpu_ns = task->se.sum_exec_runtime + period_ns / 2;
 		meter->hit_ns = NEVER;
 		meter->paused_ns = 0;

@@ -32,6 +32,7 @@ fn places_that_jump_to_the_blob_are_as_without() {
     conforms(&[&guest], &[World::Frame("1"), World::Staying("1"), World::Frame("10")]);
     let jumps =
         |world, options: &[&str]| value(&run_with(world, options, &[&guest, "jumps"], b"", &[]).lines(), "jumps");
+    let _turn = beside();
     let seen = (
         jumps(World::Native, &[]),
         jumps(World::Frame("1"), &["--call-sites", "never"]),

@@ -76,6 +76,7 @@ fn a_meter_is_off_while_its_program_is_attached_to() {
 }
 
 fn attached(strace: &str) {
+    let _turn = beside();
     let out = log("attached");
     let script = format!("while :; do :; done & p=$!; timeout 3 {strace} -ttt -p $p -o {out}; kill -KILL $p; wait");
     let r = run_with(World::Frame("2"), &[], &["bash", "-c", &script], b"", &[]);

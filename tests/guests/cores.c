@@ -34,10 +34,69 @@ static void child(const char *name) {
     waitpid(pid, NULL, 0);
 }
 
+// A file of /proc about a process or thread ("self/task/7").
+static FILE *file_of(const char *whose, const char *name) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/%s", whose, name);
+    return fopen(path, "r");
+}
+
+// A line of its status.
+static void status(const char *whose, const char *key, char word[128]) {
+    char row[1024], format[64];
+    FILE *f = file_of(whose, "status");
+    snprintf(format, sizeof format, "%s:\t%%127s", key);
+    *word = 0;
+    while (f && fgets(row, sizeof row, f) && sscanf(row, format, word) != 1) {}
+    if (f) fclose(f);
+}
+
+// The numbers of its stat, as proc(5) counts them: from 4 on.
+static void stat_of(const char *whose, long v[53]) {
+    char row[1024];
+    FILE *f = file_of(whose, "stat");
+    char *at = f && fgets(row, sizeof row, f) ? strrchr(row, ')') + 4 : NULL;
+    for (int i = 0; i < 53; i++) v[i] = at && i >= 4 ? strtol(at, &at, 10) : -1;
+    if (f) fclose(f);
+}
+
+// What /proc tells: cores, priority, nice value, whether its core is one of those, policy.
+static void told(const char *name, const char *whose) {
+    char mask[128], list[128];
+    long v[53];
+    status(whose, "Cpus_allowed", mask);
+    status(whose, "Cpus_allowed_list", list);
+    stat_of(whose, v);
+    unsigned long cores = 0;
+    for (char *group = strtok(mask, ","); group; group = strtok(NULL, ",")) cores = cores << 32 | strtoul(group, NULL, 16);
+    long on_one = v[39] >= 0 ? (long)(cores >> v[39] & 1) : -1;
+    line("= told.%s %lx %s %ld %ld %ld %ld %ld", name, cores, list, v[18], v[19], on_one, v[40], v[41]);
+}
+static void told_of_thread(const char *name, long id) {
+    char whose[64];
+    snprintf(whose, sizeof whose, "self/task/%ld", id);
+    told(name, whose);
+}
+
+// The same of this process by another.
+static void told_by_child(const char *name) {
+    char whose[64];
+    snprintf(whose, sizeof whose, "%d", getpid());
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        told(name, whose);
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(pid, NULL, 0);
+}
+
 static void affinity(unsigned long all) {
     unsigned long m[128] = {0};
     SAME("cores.all", set_of(0));
     SAME("cores.same", pin(0, all));
+    told("all", "self");
     SAME("cores.none", pin(0, 0));
     SAME("cores.beyond", pin(0, ~0ul));
     SAME("cores.only_beyond", pin(0, 1ul << 63));
@@ -60,6 +119,8 @@ static void affinity(unsigned long all) {
     SAME("getcpu.null", R3(SYS_getcpu, 0, 0, 0));
     SAME("getcpu.fault", R3(SYS_getcpu, BAD, 0, 0));
     child("pinned");
+    told("pinned", "self");
+    told_by_child("pinned.other");
 }
 
 static int go[2], back[2];
@@ -87,6 +148,8 @@ static void others(unsigned long all) {
     SAME("cores.other.policy", policy(other, SCHED_RR, 7));
     SAME("cores.other.get_policy", R1(SYS_sched_getscheduler, other));
     SAME("cores.other.own", set_of(0));
+    told_of_thread("thread", other);
+    told_of_thread("thread.own", tid());
     if (write(go[1], &c, 1) != 1) _exit(93);
     pthread_join(t, NULL);
     pin(0, all);
@@ -109,6 +172,8 @@ static void policies(void) {
     SAME("policy.fifo.slice", R2(SYS_sched_rr_get_interval, 0, &slice));
     line("= policy.fifo.slice.is %ld %ld", slice.tv_sec, slice.tv_nsec);
     child("fifo");
+    told("fifo", "self");
+    told_by_child("fifo.other");
     SAME("policy.param", R2(SYS_sched_setparam, 0, (&(int){50})));
     SAME("policy.param.0", R2(SYS_sched_setparam, 0, (&(int){0})));
     SAME("policy.param.null", R2(SYS_sched_setparam, 0, 0));
@@ -136,6 +201,7 @@ static void policies(void) {
 static void nice_values(void) {
     SAME("nice", R3(SYS_setpriority, PRIO_PROCESS, 0, 5));
     SAME("nice.get", R2(SYS_getpriority, PRIO_PROCESS, 0));
+    told("nice", "self");
     SAME("nice.up", R3(SYS_setpriority, PRIO_PROCESS, 0, -3));
     SAME("nice.up.get", R2(SYS_getpriority, PRIO_PROCESS, 0));
     SAME("nice.back", R3(SYS_setpriority, PRIO_PROCESS, 0, 0));
@@ -176,13 +242,22 @@ static void unprivileged(void) {
 }
 
 static int count(void) {
-    unsigned long all = set_of(0), outside = 0;
+    unsigned long all = set_of(0), outside = 0, differ = 0;
     int cores = __builtin_popcountl(all);
+    for (int i = 0; i < 200; i++) {
+        long v[53], before = sched_getcpu();
+        stat_of("self", v);
+        differ += before == sched_getcpu() && v[39] != before;
+    }
+    line("value differ %ld", differ);
     for (int i = 0; i < 10000; i++) outside += !(all >> sched_getcpu() & 1);
     line("value affinity %d", cores);
     line("value outside %ld", outside);
     pin(0, 1ul << (cores - 1));
     line("value last %d", sched_getcpu());
+    char list[128];
+    status("self", "Cpus_allowed_list", list);
+    line("value told %s", list);
     line("value beyond %ld", cores < 64 ? pin(0, 1ul << cores) : pin(0, 0));
     return 0;
 }

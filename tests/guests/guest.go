@@ -22,19 +22,23 @@ func say(words ...any) { os.Stdout.WriteString(fmt.Sprintln(words...)) }
 
 var start = time.Now()
 
-func wait(name string, asked time.Duration, f func()) {
-	before := time.Now()
-	f()
-	say("wait", name, asked.Nanoseconds(), time.Since(before).Nanoseconds())
+// CPU time of the whole process, ns.
+func used() int64 {
+	var usage syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return usage.Utime.Nano() + usage.Stime.Nano()
 }
 
-// CPU time of the whole process for each wait, the best of rounds.
+func wait(name string, asked time.Duration, f func()) {
+	before, cpu := time.Now(), used()
+	f()
+	took := time.Since(before)
+	// It may be late by what the program does itself: threads are made, memory is collected.
+	say("wait", name, asked.Nanoseconds(), took.Nanoseconds(), used()-cpu)
+}
+
+// CPU time for each wait, the best of rounds.
 func idle(waits int) {
-	used := func() int64 {
-		var usage syscall.Rusage
-		syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
-		return usage.Utime.Nano() + usage.Stime.Nano()
-	}
 	best := int64(math.MaxInt64)
 	for round := 0; round < 4; round++ {
 		before := used()

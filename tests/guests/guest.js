@@ -5,10 +5,11 @@ const say = (...words) => fs.writeSync(1, words.join(" ") + "\n");
 const now = () => process.hrtime.bigint();
 const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 async function wait(name, ms, f) {
-    const before = now();
+    const before = now(), cpu = process.cpuUsage();
     const result = await f();
-    // libuv's clock has whole milliseconds: a timer may be one early.
-    say("wait", name, (ms - 1) * 1e6, now() - before);
+    const took = now() - before, own = process.cpuUsage(cpu);
+    // libuv's clock has whole milliseconds: a timer may be one early. It may be late by what the program does itself.
+    say("wait", name, (ms - 1) * 1e6, took, (own.user + own.system) * 1000);
     return result;
 }
 // CPU time of the whole process for each wait, the best of rounds.

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-use crate::runs::target_dir;
+use crate::runs::{building, target_dir};
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("guests")
@@ -25,7 +25,7 @@ fn built(name: &str, inputs: &[&str], build: impl FnOnce(&Path, &Path) -> Comman
     let newest = inputs.iter().filter_map(|i| modified(&sources().join(i))).max().expect("sources of this tree");
     if modified(&out).is_none_or(|m| m < newest) {
         let mut c = build(&sources(), &out);
-        let done = c.output().unwrap_or_else(|e| panic!("{c:?}: {e}"));
+        let done = building(|| c.output()).unwrap_or_else(|e| panic!("{c:?}: {e}"));
         assert!(done.status.success(), "{c:?}\n{}", String::from_utf8_lossy(&done.stderr));
     }
     out

@@ -34,7 +34,7 @@ pub fn conforms(command: &[&str], frames: &[World]) {
 pub fn conforms_but(command: &[&str], frames: &[World], known: fn(World, &str) -> bool) {
     for &world in frames {
         let steal = diecast_quiet::Steal::watch();
-        let found = lasting(|| differences(command, world, known), diecast_quiet::wait_for_quiet);
+        let found = lasting(|n| differences(command, world, known, n), diecast_quiet::wait_for_quiet);
         if !found.is_empty() && found.iter().all(|f| f.may_be_noise) && steal.measured_nothing() {
             continue;
         }
@@ -44,23 +44,31 @@ pub fn conforms_but(command: &[&str], frames: &[World], known: fn(World, &str) -
 }
 
 /// What one look finds that can't be noise, or else what all looks find, as the last of them saw it.
-fn lasting(mut look: impl FnMut() -> Vec<Finding>, mut wait: impl FnMut(usize)) -> Vec<Finding> {
-    let mut found = look();
+fn lasting(mut look: impl FnMut(usize) -> Vec<Finding>, mut wait: impl FnMut(usize)) -> Vec<Finding> {
+    let mut found = look(0);
     for n in 1..LOOKS {
         if found.is_empty() || found.iter().any(|f| !f.may_be_noise) {
             break;
         }
         wait(n);
-        let now = look();
+        let now = look(n);
         found = now.into_iter().filter(|f| !f.may_be_noise || found.iter().any(|b| b.name == f.name)).collect();
     }
     found
 }
 
-/// One native run and one in a frame, side by side in time.
-fn differences(command: &[&str], world: World, known: fn(World, &str) -> bool) -> Vec<Finding> {
-    let native = run(World::Native, command);
-    let framed = run(world, command);
+/// One native run and one in a frame, one after the other: beside other tests in the first look, which may make them late, alone in
+/// further ones.
+fn differences(command: &[&str], world: World, known: fn(World, &str) -> bool, look: usize) -> Vec<Finding> {
+    let run = |world| {
+        if look == 0 {
+            return run(world, command);
+        }
+        let _turn = alone();
+        run_with(world, &[], command, b"", &[])
+    };
+    let native = run(World::Native);
+    let framed = run(world);
     assert_eq!(native.status, Some(0), "natively: {}", native.stderr);
     assert_eq!(framed.status, Some(0), "{world:?}: {}", framed.stderr);
     let mut found = judge(World::Native, &native.lines(), |_, _| false);
@@ -106,7 +114,7 @@ mod tests {
     /// What lasts of these looks, and how many were taken.
     fn of(looks: &[Vec<Finding>]) -> (Vec<String>, usize) {
         let mut taken = 0;
-        let found = lasting(|| (looks[taken].clone(), taken += 1).0, |_| {});
+        let found = lasting(|_| (looks[taken].clone(), taken += 1).0, |_| {});
         (found.into_iter().map(|f| f.name).collect(), taken)
     }
 

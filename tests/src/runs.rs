@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use diecast_quiet::Turn;
@@ -66,26 +66,72 @@ pub fn full() -> bool {
     std::env::var_os("DIECAST_FULL").is_some_and(|v| v != "0")
 }
 
-static SLOTS: [Mutex<()>; RUNS_MAX] = [const { Mutex::new(()) }; RUNS_MAX];
+/// Who has a turn, and how many wait for one beside others.
+struct Turns {
+    beside: usize,
+    alone: bool,
+    waiting: usize,
+}
 
-fn lock(m: &Mutex<()>) -> MutexGuard<'_, ()> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
+static TURNS: Mutex<Turns> = Mutex::new(Turns { beside: 0, alone: false, waiting: 0 });
+static CHANGED: Condvar = Condvar::new();
+
+fn turns() -> MutexGuard<'static, Turns> {
+    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn wait_while(turns: MutexGuard<'static, Turns>, busy: fn(&mut Turns) -> bool) -> MutexGuard<'static, Turns> {
+    diecast_quiet::apart(|| CHANGED.wait_while(turns, busy)).unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Given back when dropped.
+#[derive(Debug)]
+pub struct Taken {
+    alone: bool,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut turns = turns();
+        if self.alone {
+            turns.alone = false;
+        } else {
+            turns.beside -= 1;
+        }
+        drop(turns);
+        CHANGED.notify_all();
+    }
 }
 
 /// Waits for a turn beside a few other runs.
-pub fn beside() -> Turn<MutexGuard<'static, ()>> {
-    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-    for slot in &SLOTS {
-        if let Ok(guard) = slot.try_lock() {
-            return Turn::new(guard);
-        }
-    }
-    Turn::new(lock(&SLOTS[NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % RUNS_MAX]))
+pub fn beside() -> Turn<Taken> {
+    let mut turns = turns();
+    turns.waiting += 1;
+    turns = wait_while(turns, |turns| turns.alone || turns.beside == RUNS_MAX);
+    turns.waiting -= 1;
+    turns.beside += 1;
+    Turn::new(Taken { alone: false })
 }
 
-/// Waits until nothing else runs: for measurements of cost.
-pub fn alone() -> Turn<[MutexGuard<'static, ()>; RUNS_MAX]> {
-    Turn::new(SLOTS.each_ref().map(lock))
+/// Builds something: nobody gets a turn alone meanwhile. Who has one may build.
+pub fn building<T>(build: impl FnOnce() -> T) -> T {
+    struct Waits;
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            turns().waiting -= 1;
+            CHANGED.notify_all();
+        }
+    }
+    turns().waiting += 1;
+    let _waits = Waits;
+    build()
+}
+
+/// Waits until nothing else runs or wants to: for measurements of cost. Who had to be waited for sooner would leave the machine
+/// idle meanwhile but for the longest of the others' runs.
+pub fn alone() -> Turn<Taken> {
+    wait_while(turns(), |turns| turns.alone || turns.beside + turns.waiting > 0).alone = true;
+    Turn::new(Taken { alone: true })
 }
 
 /// The program under test: `DIECAST_BIN`, or built beside this test.

@@ -10,7 +10,7 @@ fn write(b: &Bench, check: &str, server: &str) {
         r#"diecast: 1
 name: ready
 machine_types:
-  box: {{cores: 1, speed: 0.2, memory: 128MiB}}
+  box: {{cores: 1, speed: 0.5, memory: 128MiB}}
 nodes:
   server: {{type: box}}
   other: {{type: box}}

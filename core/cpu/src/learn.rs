@@ -28,6 +28,9 @@ pub const WAIT_KINDS: usize = 32;
 pub(crate) const BIN_MIN: usize = 7;
 /// Of fewer bursts, which have aged, nothing is left to say. Kinds are many, so that a bin may have few of each.
 const BURSTS_MIN: f64 = 1.0;
+/// So many bursts of a kind, in a bin, may be another kind's whose hash is the same, or start-up: where there are no more they say
+/// nothing. Of more, the square of what part so many are says nothing, and is taken for the mean of the kind.
+const STRAYS: f64 = 3.0;
 /// A curve rests on at least so many bursts, else there is none.
 const CURVE_MIN: f64 = 100.0;
 /// What all nodes show may be wrong for one kind of wait by this part of a burst (a standard deviation). So it counts as much
@@ -323,23 +326,44 @@ struct Cell {
     square_us2: f64,
 }
 
-/// The cells that say something, as if each burst of a kind had received as much. At least a sixteenth of a cell's mean burst
-/// is left.
+/// The cells that say something, as if each burst of a kind had received as much, and without [`STRAYS`]. At least a sixteenth of
+/// a cell's mean burst is left of it for its data.
 fn cells(bursts: &Bursts) -> Vec<Cell> {
     let of_kind = |kind: usize| {
         let sum = |values: &[f64; GAP_BINS]| bursts.told(kind).map(|bin| values[bin]).sum::<f64>();
         let usual = sum(&bursts.data[kind]) / sum(&bursts.count[kind]);
         let each_us = bursts.cost_of_data(kind);
-        bursts.told(kind).map(move |bin| {
+        let as_usual = bursts.told(kind).map(|bin| {
             let (count, us) = (bursts.count[kind][bin], bursts.cpu_ns[kind][bin] / 1e3);
             let (data, cpu, both) = bursts.varied(kind, bin);
             let more_us = each_us * (bursts.data[kind][bin] - count * usual);
             let us = (us - more_us).max(us / 16.0);
             let varied_us2 = (cpu - 2.0 * each_us * both + each_us * each_us * data).max(0.0);
             Cell { kind, bin, count, cpu_ns: us * 1e3, square_us2: varied_us2 + us * us / count }
-        })
+        });
+        without_strays(as_usual.collect())
     };
     (0..WAIT_KINDS).flat_map(of_kind).collect()
+}
+
+/// The cells of one kind without what may be strays ([`STRAYS`]).
+fn without_strays(mut of_kind: Vec<Cell>) -> Vec<Cell> {
+    let own = |c: &Cell| {
+        let strays = (STRAYS / c.count).min(1.0);
+        1.0 - strays * strays
+    };
+    of_kind.retain(|c| own(c) > 0.0);
+    let all = |value: &dyn Fn(&Cell) -> f64| of_kind.iter().map(|c| own(c) * value(c)).sum::<f64>();
+    let usual_us = all(&|c| c.cpu_ns) / 1e3 / all(&|c| c.count);
+    for c in &mut of_kind {
+        let (own, mean_us) = (own(c), c.cpu_ns / 1e3 / c.count);
+        let varied_us2 = (c.square_us2 - c.count * mean_us * mean_us).max(0.0);
+        let mean_us = own * mean_us + (1.0 - own) * usual_us;
+        c.count *= own;
+        c.cpu_ns = c.count * mean_us * 1e3;
+        c.square_us2 = own * varied_us2 + c.count * mean_us * mean_us;
+    }
+    of_kind
 }
 
 /// A curve and what each of its values rests on: the CPU time of its bursts if there were no growth.
@@ -622,6 +646,41 @@ mod tests {
         assert!(few < 0.06 && many < 0.01, "{few} and {many}");
         let (seen, clear) = (mean_of_largest(1_000, 1.3), mean_of_largest(10_000, 1.3));
         assert!((0.1..0.26).contains(&seen) && (0.18..0.26).contains(&clear), "{seen} and {clear}");
+    }
+
+    /// What is taken off at most of bursts of some kinds: of each, bins with how many bursts of how many µs, which differ by a tenth.
+    fn most_off(kinds: &[&[(usize, f64, f64)]], others: Option<[f64; GAP_BINS]>) -> f64 {
+        let mut own = Bursts::default();
+        for (kind, cells) in kinds.iter().enumerate() {
+            for (bin, n, us) in *cells {
+                own.count[kind][*bin] = *n;
+                own.cpu_ns[kind][*bin] = n * us * 1e3;
+                own.square_us2[kind][*bin] = n * us * us * 1.01;
+            }
+        }
+        let others = others.unwrap_or_else(|| curve_of_all([&own].into_iter()));
+        f64::from(*discounts(&own.curve(&others), 10.0).iter().max().unwrap()) / WHOLE as f64
+    }
+
+    /// Bursts of one size, and some of a twentieth after a shorter sleep: of another kind whose hash is the same, while they are few.
+    #[test]
+    fn a_few_bursts_show_no_growth() {
+        let largest = |odd: f64| most_off(&[&[(9, odd, 20.0), (12, 120.0, 400.0)]], None);
+        for few in [1.0, 1.1, 2.0, 3.0] {
+            assert!(largest(few) < 0.01, "{few}: {}", largest(few));
+        }
+        let more = [4.0, 6.0, 12.0, 30.0].map(largest);
+        assert!(more.is_sorted() && more[0] < 0.5 && more[3] > 0.7, "{more:?}");
+    }
+
+    /// Of a kind that has few bursts the strays are many; and few bursts after each of many sleeps don't show that there is no growth.
+    #[test]
+    fn a_few_bursts_show_nothing() {
+        let strays = most_off(&[&[(12, 110.0, 400.0)], &[(9, 3.0, 20.0), (12, 10.0, 400.0)]], None);
+        assert!(strays < 0.01, "{strays}");
+        let thin: Vec<_> = (9..14).map(|bin| (bin, 3.0, 250.0)).chain([(15, 200.0, 500.0)]).collect();
+        let growth = most_off(&[&thin], Some(core::array::from_fn(|bin| if bin < 14 { 0.5 } else { 1.0 })));
+        assert!((0.45..0.55).contains(&growth), "{growth}");
     }
 
     /// A server's bursts are all of one size after sleeps of 1 ms and more; shorter ones it has none. Its client's double.

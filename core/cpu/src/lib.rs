@@ -21,6 +21,7 @@ mod interrupts;
 mod learn;
 #[cfg(feature = "alloc")]
 mod level;
+mod modes;
 mod receive;
 mod speed;
 #[cfg(feature = "alloc")]
@@ -38,6 +39,7 @@ pub use interrupts::{Interrupts, interrupt_part, shown_cpu_ns};
 pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 #[cfg(feature = "alloc")]
 pub use level::Level;
+pub use modes::{Split, kernels_of_meter_ns};
 pub use receive::{RECEIVE_MAX_NS, ReceiveCounts, Received, Receiver};
 pub use speed::{SpeedWatch, at_usual_speed, stood_still_ns, undisturbed_ns};
 pub use weights::{

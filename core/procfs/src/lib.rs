@@ -9,7 +9,7 @@ mod process;
 mod system;
 
 pub use path::{Kind, kind_of};
-pub use process::{PidTimes, SignalView, StatusView, parse_times, pid_stat, schedstat, status};
+pub use process::{PidTimes, SchedView, SignalView, StatusView, parse_times, pid_stat, schedstat, status};
 pub use system::{Machine, busy_ticks, cores_of, loadavg, stat, uptime};
 
 /// The unit of times in most of these files.
@@ -46,10 +46,15 @@ pub trait Sink {
     }
 
     fn hex16(&mut self, value: u64) {
-        for shift in (0..16).rev() {
-            let digit = (value >> (4 * shift) & 15) as u8;
-            self.push(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
+        for at in (0..16).rev() {
+            self.hex_digit(value >> (4 * at));
         }
+    }
+
+    /// The lowest four bits.
+    fn hex_digit(&mut self, value: u64) {
+        let digit = (value & 15) as u8;
+        self.push(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 });
     }
 }
 

@@ -165,7 +165,7 @@ rows! {
     (200, tkill, TKILL, Signal, Trap(Any(&[LowIn { arg: 1, clear: 0, values: &[5] }])), "of SIGTRAP, which a hit on its way would take the place of: sent once more", "sentraps"),
     (201, time, TIME, Clock, Trap(Always), "", "clocks"),
     (202, futex, FUTEX, Wait, Trap(EitherAnd([NonNull(3), LowIn { arg: 2, clear: 0, values: &[2] }], LowIn { arg: 1, clear: 0x180, values: &[0, 6, 9, 11, 13] })), "WAIT relative; LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2 absolute; waits for a 2, which stands for a contended lock, without a timeout too", "waits"),
-    (203, sched_setaffinity, SCHED_SETAFFINITY, Cores, Trap(Always), "the node's cores; remembered and inherited; from its next hit on the ledger serves a thread on those alone; /proc/PID/status shows the host's", "cores"),
+    (203, sched_setaffinity, SCHED_SETAFFINITY, Cores, Trap(Always), "the node's cores; remembered and inherited; from its next hit on the ledger serves a thread on those alone; /proc/PID/status and stat show them", "cores"),
     (204, sched_getaffinity, SCHED_GETAFFINITY, Cores, Trap(Always), "the node's cores", "cores"),
     (208, io_getevents, IO_GETEVENTS, Wait, Trap(Any(&[NonNull(4)])), "relative", "waits"),
     (220, semtimedop, SEMTIMEDOP, Wait, Trap(Any(&[NonNull(3)])), "relative", "waits"),

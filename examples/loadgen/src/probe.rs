@@ -6,12 +6,14 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{monotonic_ns, thread_cpu_ns, timespec_of};
+use crate::work::spin;
 
 /// Headers of IPv4 and UDP, and the 14 bytes of Ethernet that a link's rate counts.
 pub const UDP_OVERHEAD_BYTES: usize = 20 + 8 + 14;
@@ -25,7 +27,7 @@ const ECHO: u8 = 3;
 /// In place of the instant that a probe was sent: it warms up.
 const UNCOUNTED: u64 = 0;
 
-/// Longest sleep of a sender: datagrams that are due meanwhile leave together.
+/// Sleep of a sender that is not even: datagrams that are due meanwhile leave together.
 const TICK_NS: u64 = 1_000_000;
 /// How long a report may take before it is asked for again: one of the two datagrams was lost.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
@@ -48,8 +50,8 @@ pub struct Received {
     pub cpu_ns: u64,
 }
 
-/// Counts, echoes and reports until an error.
-pub fn serve_udp(socket: &UdpSocket) -> io::Result<()> {
+/// Counts, echoes and reports until an error, and does so many turns of work for each datagram of a stream.
+pub fn serve_udp(socket: &UdpSocket, turns: u64) -> io::Result<()> {
     let mut buffer = [0; 9216];
     let mut seen = Received::default();
     let (mut first_ns, mut cpu_from_ns) = (0, thread_cpu_ns());
@@ -60,6 +62,9 @@ pub fn serve_udp(socket: &UdpSocket) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return Err(error),
         };
+        if let Some(&(WARM_UP | COUNT)) = buffer[..bytes].first() {
+            spin(turns);
+        }
         match buffer[..bytes].first() {
             Some(&COUNT) => {
                 let now_ns = monotonic_ns();
@@ -96,6 +101,8 @@ pub struct Stream {
     pub warm_up_ns: u64,
     /// Counted.
     pub measure_ns: u64,
+    /// Each leaves when it is due; else those of a millisecond leave together.
+    pub even: bool,
 }
 
 impl Stream {
@@ -108,6 +115,11 @@ impl Stream {
     fn due(&self, ns: u64) -> u64 {
         (ns as f64 * self.per_second / 1e9) as u64
     }
+
+    /// After how long so many are due, rounded up.
+    fn due_ns(&self, datagrams: u64) -> u64 {
+        (datagrams as f64 * 1e9 / self.per_second).ceil() as u64
+    }
 }
 
 /// What came of a [`Stream`].
@@ -119,6 +131,8 @@ pub struct Streamed {
     pub received: u64,
     /// Bits a second that arrived, from the first to the last counted datagram.
     pub rate_bps: f64,
+    /// Datagrams a second that arrived, in the same time.
+    pub rate: f64,
     /// CPU time of the sender for each datagram.
     pub cpu_per_datagram_ns: u64,
 }
@@ -126,6 +140,9 @@ pub struct Streamed {
 /// Sends the stream on a connected socket and asks the server what arrived.
 pub fn stream(socket: &UdpSocket, stream: Stream) -> io::Result<Streamed> {
     let mut data = vec![0; stream.payload_bytes.max(1)];
+    if stream.even {
+        rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
+    }
     let (start_ns, cpu_ns) = (monotonic_ns(), thread_cpu_ns());
     let (warm, all) = (stream.due(stream.warm_up_ns), stream.due(stream.warm_up_ns + stream.measure_ns));
     let mut sent = 0;
@@ -136,13 +153,19 @@ pub fn stream(socket: &UdpSocket, stream: Stream) -> io::Result<Streamed> {
             socket.send(&data)?;
             sent += 1;
         }
-        std::thread::sleep(Duration::from_nanos(TICK_NS));
+        let wait_ns = match stream.even {
+            true => (start_ns + stream.due_ns(due + 1)).saturating_sub(monotonic_ns()),
+            false => TICK_NS,
+        };
+        std::thread::sleep(Duration::from_nanos(wait_ns));
     }
     let cpu_per_datagram_ns = (thread_cpu_ns() - cpu_ns) / all.max(1);
     std::thread::sleep(DRAIN);
     let received = ask(socket)?;
-    let rate_bps = received.bytes_after_first as f64 * 8e9 / received.span_ns.max(1) as f64;
-    Ok(Streamed { sent: all - warm, received: received.datagrams, rate_bps, cpu_per_datagram_ns })
+    let a_second = 1e9 / received.span_ns.max(1) as f64;
+    let rate_bps = received.bytes_after_first as f64 * 8.0 * a_second;
+    let rate = received.datagrams.saturating_sub(1) as f64 * a_second;
+    Ok(Streamed { sent: all - warm, received: received.datagrams, rate_bps, rate, cpu_per_datagram_ns })
 }
 
 /// The server's report; asked for again while it does not come.
@@ -285,21 +308,43 @@ pub fn bulk(to: SocketAddr, length_ns: u64) -> io::Result<Series> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::work::CpuBurner;
 
-    fn pair() -> UdpSocket {
+    fn pair(turns: u64) -> UdpSocket {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let client = UdpSocket::bind("127.0.0.1:0").unwrap();
         client.connect(server.local_addr().unwrap()).unwrap();
-        std::thread::spawn(move || serve_udp(&server));
+        std::thread::spawn(move || serve_udp(&server, turns));
         client
+    }
+
+    /// A server that works 10 ms for each of a stream takes a hundred a second at most, whatever comes; the rest is lost or waits.
+    #[test]
+    fn an_even_stream_arrives_one_by_one_and_may_be_too_much() {
+        let even =
+            |per_second| Stream { payload_bytes: 200, per_second, warm_up_ns: 0, measure_ns: 400_000_000, even: true };
+        let turns = CpuBurner::calibrate().turns_for(10_000_000);
+        diecast_quiet::look(|| {
+            let seen = stream(&pair(0), even(500.0)).unwrap();
+            assert_eq!((seen.sent, seen.received), (200, 200));
+            assert!((seen.rate / 500.0 - 1.0).abs() < 0.1, "{seen:?}");
+            let seen = stream(&pair(turns), even(200.0)).unwrap();
+            assert!((50.0..115.0).contains(&seen.rate), "{seen:?}");
+        });
     }
 
     #[test]
     fn a_stream_arrives_at_its_rate() {
-        let plan = Stream { payload_bytes: 458, per_second: 1000.0, warm_up_ns: 100_000_000, measure_ns: 500_000_000 };
+        let plan = Stream {
+            payload_bytes: 458,
+            per_second: 1000.0,
+            warm_up_ns: 100_000_000,
+            measure_ns: 500_000_000,
+            even: false,
+        };
         assert_eq!(plan.rate_bps(), 4e6);
         diecast_quiet::look(|| {
-            let seen = stream(&pair(), plan).unwrap();
+            let seen = stream(&pair(0), plan).unwrap();
             assert_eq!((seen.sent, seen.received), (500, 500));
             assert!((seen.rate_bps / 4e6 - 1.0).abs() < 0.1, "{seen:?}");
         });
@@ -309,7 +354,7 @@ mod tests {
     fn probes_come_back() {
         let plan =
             Probes { payload_bytes: 64, interval_ns: 5_000_000, warm_up_ns: 50_000_000, measure_ns: 200_000_000 };
-        let seen = echo(&pair(), plan).unwrap();
+        let seen = echo(&pair(0), plan).unwrap();
         assert_eq!(seen.sent as usize, seen.round_trips_ns.len());
         assert_eq!(seen.sent, 40, "one each 5 ms for 200 ms");
         assert!(seen.cpu_per_probe_ns > 0);

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 
 use diecast_core_abi::{Shown, ThreadSlot};
-use diecast_core_cpu::{Interrupts, shown_cpu_ns};
+use diecast_core_cpu::{Interrupts, Split, shown_cpu_ns};
 use diecast_core_syscalls::nr::CLOCK_GETTIME;
 use diecast_core_vtime::{NS_PER_S, RealNs, VirtNs};
 
@@ -231,6 +231,7 @@ pub fn thread_cpu() -> u64 {
 }
 
 /// Whose a CPU clock by number is.
+#[derive(Clone, Copy)]
 enum Whose {
     Thread(u32),
     Own,
@@ -252,31 +253,51 @@ fn whose(clock: i32) -> Whose {
 /// The low bits of a CPU clock by number: time in both modes by ticks is 0, in user mode 1, and by the scheduler 2.
 const KINDS: i32 = 3;
 const USER: i32 = 1;
+const SCHEDULERS: i32 = 2;
 
 /// The CPU clock of a process or thread by number.
-fn cpu_by_number(clock: i32, real_ns: u64) -> Timespec {
-    match whose(clock) {
-        owner if clock & KINDS == USER => user_time(clock, owner, real_ns),
+fn cpu_by_number(clock: i32, real_ns: u64) -> Result<Timespec, Ret> {
+    let owner = whose(clock);
+    if clock & KINDS == USER { user_time(clock, owner, real_ns) } else { Ok(cpu_of(owner, real_ns)) }
+}
+
+fn cpu_of(owner: Whose, real_ns: u64) -> Timespec {
+    match owner {
         Whose::Thread(tid) => cpu_of_thread(tid, real_ns),
         Whose::Own => own_cpu(real_ns),
         Whose::Process(pid) => cpu_of_process(pid, real_ns),
     }
 }
 
-/// The same in user mode only, ns of the kernel's count: of what the meter cost, this has a part like its part of all.
+/// What the meter cost it of so much.
+fn cost_of(owner: Whose, real_ns: u64) -> u64 {
+    match owner {
+        Whose::Thread(tid) => thread_cost(tid, real_ns),
+        Whose::Own => own_cost(),
+        Whose::Process(pid) => cost_of_process(pid, real_ns),
+    }
+}
+
+/// The same in user mode only. Under a meter it is what part of the kernel's ticks this is of the exact time in both modes: ticks
+/// meet the slices of a busy thread more or less often by chance, and what the meter cost is known exactly.
 #[inline(never)]
-fn user_time(clock: i32, owner: Whose, user: u64) -> Timespec {
-    let mut all = Timespec { sec: 0, nsec: 0 };
-    sys::own(CLOCK_GETTIME, [(clock & !KINDS) as u32 as u64, &raw mut all as u64, 0, 0, 0, 0]);
-    let all = ns_of(all).max(user);
-    let own = &process().own;
-    let (cost, shown) = match owner {
-        Whose::Thread(tid) => (thread_cost(tid, all), shown_of(tid).map(|s| &s.user_ns)),
-        Whose::Own => (own_cost(), Some(&own.shown_user_ns)),
-        Whose::Process(pid) => (cost_of_process(pid, all), shown_of(pid).map(|s| &s.process_user_ns)),
+fn user_time(clock: i32, owner: Whose, user: u64) -> Result<Timespec, Ret> {
+    // It may have ended since its user time was read.
+    let ticks = ns_of(kernels(clock & !KINDS)?).max(user);
+    let by_ticks = Split { user, system: ticks - user };
+    let (t, all) = if node().metered.load(Ordering::Relaxed) == 0 {
+        (usage::split(by_ticks, 0), ticks)
+    } else {
+        let exact = ns_of(kernels(clock & !KINDS | SCHEDULERS)?);
+        (usage::shared(by_ticks.parts_of(exact), cost_of(owner, exact), ns_of(cpu_of(owner, exact))), exact)
     };
-    let v = usage::split(usage::Split { user, system: all - user }, cost).user;
-    timespec(shown.map_or(v, |cell| usage::monotone_of(cell, v, all)))
+    let own = &process().own;
+    let shown = match owner {
+        Whose::Own => return Ok(timespec(usage::monotone_split((&own.shown_user_ns, &own.shown_system_ns), t).user)),
+        Whose::Thread(tid) => shown_of(tid).map(|s| (&s.user_ns, &s.system_ns)),
+        Whose::Process(pid) => shown_of(pid).map(|s| (&s.process_user_ns, &s.process_system_ns)),
+    };
+    Ok(timespec(shown.map_or(t, |cells| usage::monotone_split_of(cells, t, all)).user))
 }
 
 /// What was shown of a thread or process by number. One that was never hit gets its slot for this: its first hit takes more off than
@@ -326,19 +347,22 @@ fn cpu_of_process(pid: u32, real_ns: u64) -> Timespec {
     shown_of(pid).map_or(v, |s| timespec(usage::monotone_of(&s.process_ns, ns_of(v), real_ns)))
 }
 
-#[inline(never)]
-fn read_other(clock: i32) -> Result<Timespec, Ret> {
+/// A clock as the kernel has it.
+fn kernels(clock: i32) -> Result<Timespec, Ret> {
     let mut t = Timespec { sec: 0, nsec: 0 };
     let r = sys::own(CLOCK_GETTIME, [clock as u32 as u64, &raw mut t as u64, 0, 0, 0, 0]);
-    if r < 0 {
-        return Err(r);
-    }
+    if r < 0 { Err(r) } else { Ok(t) }
+}
+
+#[inline(never)]
+fn read_other(clock: i32) -> Result<Timespec, Ret> {
+    let t = kernels(clock)?;
     let ns = ns_of(t);
     Ok(match clock {
         THREAD_CPU => cpu_of_thread(sys::gettid(), ns),
         PROCESS_CPU => own_cpu(ns),
         // The CPU clock of a process or thread by number (low bits 0 to 2; 3 would be a device's clock).
-        c if c < 0 && c & 3 != 3 => cpu_by_number(c, ns),
+        c if c < 0 && c & 3 != 3 => return cpu_by_number(c, ns),
         REALTIME_ALARM | BOOTTIME_ALARM => timespec_signed((mono_now() as i64).wrapping_add(ahead(clock))),
         _ => t,
     })

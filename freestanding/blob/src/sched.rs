@@ -8,6 +8,7 @@
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{SchedTable, Setting, VCPUS_MAX};
+use diecast_core_procfs::SchedView;
 use diecast_core_syscalls::nr;
 
 use crate::sys::{self, EFAULT, EINVAL, EPERM, Ret, as_is};
@@ -177,10 +178,7 @@ pub fn sched_getaffinity(a: [u64; 6]) -> Ret {
     if len < 8 {
         return len;
     }
-    let cores = match of(a[0]).cores & all_cores() {
-        0 => all_cores(),
-        cores => cores,
-    };
+    let cores = allowed(of(a[0]));
     for at in (0..len as u64).step_by(8) {
         if let Err(e) = user::put(a[2].wrapping_add(at), if at == 0 { cores } else { 0 }) {
             return e;
@@ -204,15 +202,42 @@ pub fn core_on(stack: u64) -> u32 {
     if all == 1 {
         return 0;
     }
-    let cores = if table().used() { of(0).cores & all } else { all };
-    let cores = if cores == 0 { all } else { cores };
+    let cores = if table().used() { allowed(of(0)) } else { all };
     const STACK_SHIFT: u32 = 23;
-    let spread = (stack >> STACK_SHIFT).wrapping_add(u64::from(host_core()));
+    one_of(cores, (stack >> STACK_SHIFT).wrapping_add(u64::from(host_core())))
+}
+
+/// The cores that a thread of this setting may run on, as bits.
+fn allowed(setting: Setting) -> u64 {
+    match setting.cores & all_cores() {
+        0 => all_cores(),
+        cores => cores,
+    }
+}
+
+/// One of some cores, counted from the lowest.
+#[inline(always)]
+fn one_of(cores: u64, count: u64) -> u32 {
     let mut rest = cores;
-    for _ in 0..spread % u64::from(cores.count_ones().max(1)) {
+    for _ in 0..count % u64::from(cores.count_ones().max(1)) {
         rest &= rest - 1;
     }
     rest.trailing_zeros()
+}
+
+/// How a thread of the node is scheduled, as /proc tells. The core of another than the caller, which `stack` is an address of, is one
+/// that it may run on.
+#[inline(never)]
+pub fn view_of(tid: u32, stack: u64) -> SchedView {
+    let setting = of(u64::from(tid));
+    let cores = allowed(setting);
+    SchedView {
+        cpus: all_cores().count_ones(),
+        cores,
+        core: if tid == sys::gettid() { core_on(stack) } else { one_of(cores, u64::from(tid)) },
+        policy: setting.policy,
+        priority: setting.priority,
+    }
 }
 
 fn host_core() -> u32 {

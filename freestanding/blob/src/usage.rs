@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::Shown;
-use diecast_core_cpu::shown_cpu_ns;
+use diecast_core_cpu::{Split, kernels_of_meter_ns, shown_cpu_ns};
 use diecast_core_syscalls::nr;
 
 use crate::clock;
@@ -28,13 +28,6 @@ fn filled(words: &mut MaybeUninit<[u64; 18]>, word: u64) -> &mut [u64; 18] {
     }
 }
 
-/// User and system time, ns.
-#[derive(Clone, Copy)]
-pub struct Split {
-    pub user: u64,
-    pub system: u64,
-}
-
 /// What the meter cost processes that have ended: their pages are gone, but their hits came as often and cost as much as the
 /// node's do in the mean. Rounded down; nothing below a grain, which a process may live without a hit.
 pub fn cost_of_others(real_ns: u64) -> u64 {
@@ -52,44 +45,58 @@ pub fn cost_of_others(real_ns: u64) -> u64 {
         .min(real_ns / 2)
 }
 
-/// Real user and system time into virtual ones; what the meter cost is taken from both alike.
+/// Real user and system time into virtual ones, without what the meter cost.
 pub fn split(real: Split, cost_ns: u64) -> Split {
-    let total = real.user.saturating_add(real.system);
     if cost_ns == 0 {
         // Each by itself, so that neither goes back.
         let of = |ns| node().slowness().mul_floor(ns);
         return Split { user: of(real.user), system: of(real.system) };
     }
-    parts(real, node().slowness().mul_floor(shown_cpu_ns(total, cost_ns)))
+    let total = real.user.saturating_add(real.system);
+    shared(real, cost_ns, node().slowness().mul_floor(shown_cpu_ns(total, cost_ns)))
 }
 
-/// So much virtual time in the parts that the kernel tells.
-fn parts(real: Split, v: u64) -> Split {
-    let total = real.user.saturating_add(real.system);
-    let (mut part, mut whole) = (real.user, total);
-    while whole >> 32 != 0 {
-        (part, whole) = (part >> 1, whole >> 1);
-    }
-    let share = (part << 31).checked_div(whole).unwrap_or(0);
-    let user = (v >> 31) * share + (((v & 0x7fff_ffff) * share) >> 31);
-    Split { user, system: v - user.min(v) }
+/// So much virtual time by mode, of what the kernel counts of both and what the meter cost of that.
+pub fn shared(real: Split, cost_ns: u64, v: u64) -> Split {
+    real.without_kernels(kernels_of_meter_ns(cost_ns)).parts_of(v)
+}
+
+/// What user and system time of one thread or process were shown.
+pub type ShownSplit<'a> = (&'a AtomicU64, &'a AtomicU64);
+
+/// Never less than what was shown before, and the same sum: parts and costs change as time goes on.
+#[inline(never)]
+pub fn monotone_split((user, system): ShownSplit, t: Split) -> Split {
+    let next = t.after(Split { user: user.load(Relaxed), system: system.load(Relaxed) });
+    Split { user: monotone(user, next.user), system: monotone(system, next.system) }
+}
+
+/// The same by number, as [`monotone_of`].
+pub fn monotone_split_of((user, system): ShownSplit, t: Split, real_ns: u64) -> Split {
+    start_anew(user, t.user, real_ns);
+    start_anew(system, t.system, real_ns);
+    monotone_split((user, system), t)
 }
 
 /// Never less than what was shown before: parts and costs change as time goes on.
-fn monotone(shown: &AtomicU64, ns: u64) -> u64 {
+pub fn monotone(shown: &AtomicU64, ns: u64) -> u64 {
     shown.fetch_max(ns, Relaxed).max(ns)
 }
 
 /// The same of a thread or process by number, which may be another's by now: then the kernel, which knows no cost, has counted
 /// less. It counts `real_ns` in all, by ticks or not.
 pub fn monotone_of(shown: &AtomicU64, ns: u64, real_ns: u64) -> u64 {
+    start_anew(shown, ns, real_ns);
+    monotone(shown, ns)
+}
+
+fn start_anew(shown: &AtomicU64, ns: u64, real_ns: u64) {
     const BACK_MAX_NS: u64 = 100_000_000;
     let most = node().slowness().mul_floor(real_ns.saturating_add(BACK_MAX_NS));
     // Interrupts may add to it.
     if shown.load(Relaxed) > most.max(ns.saturating_add(BACK_MAX_NS)) {
         shown.store(ns, Relaxed);
     }
-    monotone(shown, ns)
 }
 
 /// The first four words of a `struct rusage`.
@@ -120,7 +127,7 @@ fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
     let t = match who {
         SELF => {
             let t = split(real, clock::own_cost());
-            Split { user: monotone(&own.shown_user_ns, t.user), system: monotone(&own.shown_system_ns, t.system) }
+            monotone_split((&own.shown_user_ns, &own.shown_system_ns), t)
         }
         THREAD => {
             let tid = sys::gettid();
@@ -136,10 +143,7 @@ fn usage(call: sys::Call, who: i32, words: &mut [u64; 18]) -> Ret {
 pub fn of_thread(tid: u32, shown: Option<&Shown>, real: Split) -> Split {
     let all = real.user + real.system;
     let t = split(real, clock::thread_cost(tid, all));
-    shown.map_or(t, |s| Split {
-        user: monotone_of(&s.user_ns, t.user, all),
-        system: monotone_of(&s.system_ns, t.system, all),
-    })
+    shown.map_or(t, |s| monotone_split_of((&s.user_ns, &s.system_ns), t, all))
 }
 
 /// The same of another process.
@@ -148,11 +152,8 @@ pub fn of_process(pid: u32, real: Split) -> Split {
     let cost = clock::cost_of_process(pid, all);
     let Some(s) = node().shown(pid) else { return split(real, cost) };
     let v = node().slowness().mul_floor(shown_cpu_ns(all, cost));
-    let t = parts(real, monotone_of(&s.process_ns, v, all));
-    Split {
-        user: monotone_of(&s.process_user_ns, t.user, all),
-        system: monotone_of(&s.process_system_ns, t.system, all),
-    }
+    let t = shared(real, cost, monotone_of(&s.process_ns, v, all));
+    monotone_split_of((&s.process_user_ns, &s.process_system_ns), t, all)
 }
 
 /// Virtual times of this process's children that ended, of the kernel's. The meter's part in them is estimated by what it is
@@ -160,10 +161,7 @@ pub fn of_process(pid: u32, real: Split) -> Split {
 pub fn of_children(real: Split) -> Split {
     let t = split(real, cost_of_others(real.user + real.system));
     let own = &process().own;
-    Split {
-        user: monotone(&own.shown_children_user_ns, t.user),
-        system: monotone(&own.shown_children_system_ns, t.system),
-    }
+    monotone_split((&own.shown_children_user_ns, &own.shown_children_system_ns), t)
 }
 
 /// How often this thread has given up its core, as a slot has it; 0 where the kernel does not tell.

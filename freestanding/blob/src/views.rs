@@ -8,12 +8,13 @@ use core::mem::{MaybeUninit, offset_of};
 use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{PROC_PAGE_ADDR, ProcPage, Shown, VirtualAction};
+use diecast_core_cpu::Split;
 use diecast_core_procfs::{self as procfs, Kind, Machine, PidTimes, SignalView, Sink, StatusView, TICK_NS};
 use diecast_core_syscalls::nr;
 use diecast_core_vtime::{NS_PER_S, RealNs};
 
 use crate::sys::{self, EFAULT, Ret, as_is};
-use crate::{carried, clock, entry, node, process, signals, tsc, usage};
+use crate::{carried, clock, entry, node, process, sched, signals, tsc, usage};
 
 const READ_ONLY: u64 = 0o2000000;
 const PROC_MAGIC: u64 = 0x9fa0;
@@ -266,14 +267,8 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
             procfs::stat(host, room, &machine, keep);
         }
         Kind::Loadavg => procfs::loadavg(host, room, &machine((0, 0))),
-        Kind::PidStat { pid, tid } => match procfs::parse_times(host) {
-            Some(times) => {
-                let view = status_of(pid, tid);
-                procfs::pid_stat(host, room, &times_of(times, pid, tid, view.filters != 0), &view.signals);
-            }
-            None => return false,
-        },
-        Kind::PidStatus { pid, tid } => procfs::status(host, room, &status_of(pid, tid)),
+        Kind::PidStat { pid, tid } => return pid_stat(room, host, pid, tid),
+        Kind::PidStatus { pid, tid } => pid_status(room, host, pid, tid),
         Kind::Schedstat { pid, tid } => {
             // Of a process: its first thread's.
             let tid = if tid == 0 { pid } else { tid };
@@ -282,6 +277,26 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
         }
     }
     true
+}
+
+/// This and the next two are apart so that no stack frame is large.
+#[inline(never)]
+fn pid_stat(room: &mut Room, host: &[u8], pid: u32, tid: u32) -> bool {
+    let Some(times) = procfs::parse_times(host) else { return false };
+    let view = status_of(room, pid, tid);
+    write_stat(room, host, &times_of(times, pid, tid, view.filters != 0), &view);
+    true
+}
+
+#[inline(never)]
+fn write_stat(room: &mut Room, host: &[u8], times: &PidTimes, view: &StatusView) {
+    procfs::pid_stat(host, room, times, &view.signals, view.sched.as_ref());
+}
+
+#[inline(never)]
+fn pid_status(room: &mut Room, host: &[u8], pid: u32, tid: u32) {
+    let view = status_of(room, pid, tid);
+    procfs::status(host, room, &view);
 }
 
 fn is_metered() -> bool {
@@ -350,9 +365,9 @@ fn shown_of(pid: u32, tid: u32) -> Option<&'static Shown> {
 /// Times of a process, or of a thread, on the node's clocks.
 #[inline(never)]
 fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
-    let real_split = |user: u64, system: u64| usage::Split { user: user * TICK_NS, system: system * TICK_NS };
+    let real_split = |user: u64, system: u64| Split { user: user * TICK_NS, system: system * TICK_NS };
     let both = real_split(real.user, real.system);
-    let others = |real: usage::Split| match is_framed {
+    let others = |real: Split| match is_framed {
         true => usage::split(real, usage::cost_of_others(real.user + real.system)),
         false => usage::split(real, 0),
     };
@@ -385,15 +400,20 @@ fn times_of(real: PidTimes, pid: u32, tid: u32, is_framed: bool) -> PidTimes {
 /// What a process did with SIGSYS, SIGTRAP and SIGSEGV and which filters are the frame's. Of other processes, what of it lies in
 /// their page and may be read.
 #[inline(never)]
-fn status_of(pid: u32, tid: u32) -> StatusView {
+fn status_of(room: &Room, pid: u32, tid: u32) -> StatusView {
     const PROCESS_VM_READV: u32 = 310;
     let me = sys::own(sys::GETPID, [0; 6]) as u32;
-    let mut view = StatusView { signals: SignalView { ours: signals::ours(), ..SignalView::default() }, filters: 1 };
+    let signals = SignalView { ours: signals::ours(), ..SignalView::default() };
+    let mut view = StatusView { signals, filters: 1, sched: None };
     let handler = |set: &mut SignalView, bit: u64, handler: u64| match handler {
         0 => {}
         1 => set.ignored |= bit,
         _ => set.caught |= bit,
     };
+    // Of a process: its first thread.
+    let thread = if tid == 0 { pid } else { tid };
+    // A room lies on its thread's own stack, what is done in it on another.
+    let scheduled = || Some(sched::view_of(thread, core::ptr::from_ref(room) as u64));
     if pid == me {
         handler(&mut view.signals, signals::SIGSYS_BIT, process().sigsys.handler.load(Relaxed));
         handler(&mut view.signals, signals::SIGTRAP_BIT, process().sigtrap.handler.load(Relaxed));
@@ -401,11 +421,12 @@ fn status_of(pid: u32, tid: u32) -> StatusView {
             handler(&mut view.signals, signals::SIGSEGV_BIT, process().sigsegv.handler.load(Relaxed));
         }
         let bits = carried::load();
-        if (if tid == 0 { pid } else { tid }) == sys::gettid() {
+        if thread == sys::gettid() {
             view.signals.blocked = signals::unpack(bits);
         }
         view.signals.pending = signals::unpack(signals::pending());
         view.filters += process().inherited.stamped.load(Relaxed) as u64;
+        view.sched = scheduled();
         return view;
     }
     const LEN: i64 = 3 * size_of::<VirtualAction>() as i64;
@@ -420,6 +441,7 @@ fn status_of(pid: u32, tid: u32) -> StatusView {
             if tsc::is_trapped() {
                 handler(&mut view.signals, signals::SIGSEGV_BIT, words[8]);
             }
+            view.sched = scheduled();
         }
         // Not in a frame.
         EFAULT => return StatusView::default(),

@@ -138,8 +138,8 @@ impl OwnTime {
     }
 }
 
-/// What the meter adds to a node's bursts of work, real CPU ns: a hit, and a sleep in which a thread pays before a wait; and what
-/// lies between two hits.
+/// What the meter adds to a node's bursts of work, real CPU ns: a hit, and a sleep in which a thread pays before a wait; what
+/// lies between two hits; and how the node is metered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HitCost {
     pub added_ns: u64,
@@ -147,6 +147,8 @@ pub struct HitCost {
     pub pays_ns: u64,
     /// How long the original takes for so much CPU time, in real time, in 1/1024: TDF / speed.
     pub lead: u64,
+    /// Whether clocks of cores meter the node. Threads that these do not know make its containers: their bursts tell nothing.
+    pub by_cores: bool,
 }
 
 /// Why packets can't tell their senders' CPU time.
@@ -309,7 +311,7 @@ impl Egress {
 
     /// What the meter adds to a burst of this node is no part of what grows with sleeps.
     pub fn set_hit_cost(&self, cookie: u64, cost: HitCost) -> Result<(), EgressError> {
-        let cost = [cost.added_ns, cost.period_ns, cost.pays_ns, cost.lead].map(u64::to_ne_bytes);
+        let cost = [cost.added_ns, cost.period_ns, cost.pays_ns, cost.lead, cost.by_cores.into()].map(u64::to_ne_bytes);
         self.hit_costs
             .update(&cookie.to_ne_bytes(), cost.as_flattened(), MapFlags::ANY)
             .map_err(|error| self.programs.error("configure", error).into())

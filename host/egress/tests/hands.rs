@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use common::{nic, poll_ms, skip, spin, two_nodes};
+use common::{core_ticks, nic, poll_ms, skip, spin, two_nodes};
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Egress, Handed, HitCost};
 use diecast_host_net::in_netns;
@@ -20,7 +20,7 @@ use diecast_host_tick::{Cadence, CoreTicks};
 const MS: u64 = 1_000_000;
 
 /// CPU time that counts ten times in the original, in real time.
-const AHEAD: HitCost = HitCost { added_ns: 0, period_ns: 900_000, pays_ns: 0, lead: 10 * 1024 };
+const AHEAD: HitCost = HitCost { added_ns: 0, period_ns: 900_000, pays_ns: 0, lead: 10 * 1024, by_cores: false };
 
 fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
@@ -42,13 +42,7 @@ fn told<A: Send, B: Send>(
     wait: impl Fn(&mut B) + Send + Sync,
 ) -> Option<Told> {
     let egress = Egress::load().unwrap();
-    let ticks = match CoreTicks::start(&[], Cadence::told_by_packets(500_000), Some(egress.metered())) {
-        Ok(ticks) => ticks,
-        Err(e) => {
-            diecast_quiet::skipped(e.to_string());
-            return None;
-        }
-    };
+    let ticks = core_ticks(&egress, Cadence::told_by_packets(500_000))?;
     trap::install_handler();
     let (ns, _tap, cookie) = nic(&egress, &two_nodes());
     egress.set_hit_cost(cookie, cost).unwrap();
@@ -183,4 +177,34 @@ fn who_is_not_ahead_hands_nothing_on() {
     assert!(all.iter().all(|h| h.to.is_none()), "{all:?}");
     let bursts = all.iter().filter(|h| h.by.tid == by && h.by.cpu_ns - h.by.burst_cpu_ns > MS);
     assert_eq!(bursts.count(), 2, "{all:?}");
+}
+
+/// What makes a container is in its node's namespace, and no clock of a core knows it.
+#[test]
+fn where_cores_meter_only_bursts_of_the_metered_teach() {
+    if skip() {
+        return;
+    }
+    let egress = Egress::load().unwrap();
+    let Some(ticks) = core_ticks(&egress, Cadence::told_by_packets(500_000)) else { return };
+    trap::install_handler();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    let bursts = |by_cores, is_metered: bool| {
+        egress.set_hit_cost(cookie, HitCost { by_cores, ..AHEAD }).unwrap();
+        let before = egress.counted(cookie).unwrap().bursts;
+        in_netns(ns.as_fd(), || {
+            let _metered = is_metered.then(|| ticks.meter_here().unwrap());
+            for _ in 0..20 {
+                spin(Duration::from_micros(200));
+                poll_ms(1);
+            }
+        })
+        .unwrap();
+        egress.counted(cookie).unwrap().bursts.since(&before).count.iter().flatten().sum::<f64>()
+    };
+    for (by_cores, is_metered) in [(false, false), (false, true), (true, true)] {
+        let n = bursts(by_cores, is_metered);
+        assert!((15.0..=25.0).contains(&n), "{n} bursts of 20, by cores {by_cores}, metered {is_metered}");
+    }
+    assert_eq!(bursts(true, false), 0.0);
 }

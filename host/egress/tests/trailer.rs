@@ -1,15 +1,16 @@
 //! Every frame of a node tells its sender's CPU time, and its checksums stay right.
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod common;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{meter_sleep, nic, poll_ms, skip, spin, thread_cpu_ns, two_nodes};
-use diecast_core_abi::{METER_PAYS, METER_SLEEP};
+use diecast_core_abi::{GAP_BINS, METER_PAYS, METER_SLEEP};
 use diecast_core_cpu::Sent;
 use diecast_core_net::{NetSpec, OFFLOAD_HEADER_BYTES, Segments};
 use diecast_core_vtime::{FrameMap, RealNs, Tdf, VirtNs};
@@ -197,36 +198,91 @@ fn bursts_are_counted_by_whole_pieces() {
 }
 
 fn whole_pieces() {
+    // The third begins well before the millisecond is over, the fourth no sooner.
+    const PIECE_US: u64 = 340;
     let egress = Egress::load().unwrap();
     let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    let asked = Asked::new(&ns, move || {
+        // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
+        let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        move |pieces| {
+            poll_ms(3);
+            for _ in 0..pieces {
+                a.send(&[0; 1024]).unwrap();
+                b.recv(&mut [0; 1024]).unwrap();
+                spin(Duration::from_micros(PIECE_US));
+            }
+            poll_ms(3);
+        }
+    });
     let burst_of = |pieces: u32| {
         let before = egress.counted(cookie).unwrap().bursts;
-        in_netns(ns.as_fd(), || {
-            // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
-            let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
-            for _ in 0..20 {
-                poll_ms(3);
-                for _ in 0..pieces {
-                    a.send(&[0; 1024]).unwrap();
-                    b.recv(&mut [0; 1024]).unwrap();
-                    spin(Duration::from_micros(400));
-                }
-                poll_ms(3);
-            }
-        })
-        .unwrap();
+        asked.does(pieces);
         let bursts = egress.counted(cookie).unwrap().bursts.since(&before);
         // Those of nothing but the next wait are far shorter than a piece.
-        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flatten().sum::<f64>();
-        [sum(&bursts.cpu_ns) / 20e3, sum(&bursts.data) / 20.0]
+        (sum_of(&bursts.cpu_ns) / 1e3, sum_of(&bursts.data))
     };
+    burst_of(1);
     // A receive counts like a KiB more: 32 units of 64 bytes. One that comes when the millisecond is over begins what is not counted.
     for (pieces, counted) in [(1, 1.0), (2, 2.0), (3, 3.0), (6, 3.0)] {
-        let [cpu_us, data] = burst_of(pieces);
-        println!("{pieces} pieces: {cpu_us} us, {data} units");
-        assert_eq!(data, 32.0 * counted, "{pieces} pieces");
-        assert!((400.0 * counted..450.0 * counted + 200.0).contains(&cpu_us), "{pieces} pieces: {cpu_us} us");
+        let seen: Vec<(f64, f64)> = (0..20).map(|_| burst_of(pieces)).collect();
+        let most = 32.0 * counted;
+        let (whole, others): (Vec<_>, Vec<_>) = seen.iter().partition(|(_, data)| *data == most);
+        // Those that the host held up have fewer pieces in their first millisecond; those in which it slowed a core down none.
+        assert!(whole.len() >= 15 && others.iter().all(|(_, data)| *data < most), "{pieces} pieces: {seen:?}");
+        let (each_us, at_least_us) = (median(whole.iter().map(|(cpu_us, _)| *cpu_us)), PIECE_US as f64 * counted);
+        println!("{pieces} pieces: {} bursts, {each_us} us", whole.len());
+        assert!(
+            (at_least_us..at_least_us + 50.0 * counted + 200.0).contains(&each_us),
+            "{pieces} pieces: {each_us} us"
+        );
     }
+    asked.ends();
+}
+
+/// A thread in a network namespace that does as often as it is asked: what a new one does first is cold.
+struct Asked {
+    go: mpsc::Sender<u32>,
+    done: mpsc::Receiver<()>,
+    running: std::thread::JoinHandle<()>,
+}
+
+impl Asked {
+    /// `prepare` gives, in that thread, what it does with each number.
+    fn new<W: FnMut(u32)>(ns: &OwnedFd, prepare: impl FnOnce() -> W + Send + 'static) -> Asked {
+        let ((go, asked), (tell, done)) = (mpsc::channel(), mpsc::channel());
+        let node = ns.try_clone().unwrap();
+        let work = move || {
+            let mut work = prepare();
+            for number in asked {
+                work(number);
+                tell.send(()).unwrap();
+            }
+        };
+        let running = std::thread::spawn(move || in_netns(node.as_fd(), work).unwrap());
+        Asked { go, done, running }
+    }
+
+    fn does(&self, number: u32) {
+        self.go.send(number).unwrap();
+        self.done.recv().unwrap();
+    }
+
+    fn ends(self) {
+        drop(self.go);
+        self.running.join().unwrap();
+    }
+}
+
+/// The sum over all kinds and bins.
+fn sum_of(cells: &[[f64; GAP_BINS]]) -> f64 {
+    cells.iter().flatten().sum()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut all: Vec<f64> = values.collect();
+    all.sort_by(f64::total_cmp);
+    all[all.len() / 2]
 }
 
 /// What lies between a thread's sleep and its first receive is counted, but where it had a hit or took long; so is what lies between its last
@@ -419,23 +475,28 @@ fn hits() {
     extern "C" fn handler(_: i32) {
         spin(Duration::from_micros(100));
     }
+    // An overdue one that the host held up for as long as tells an overdue one (30 us) may be taken for one that was due.
+    const TOLD_APART: Duration = Duration::from_micros(30);
+    let held_up = Arc::new(AtomicU32::new(0));
+    let told = held_up.clone();
     // SAFETY: has a handler, below.
     let hit = || assert_eq!(unsafe { libc::raise(libc::SIGTRAP) }, 0);
-    // One thread for all: what a new one does first is cold.
-    let (go, asked) = mpsc::channel::<u32>();
-    let (tell, done) = mpsc::channel();
-    let worker = move || {
+    let asked = Asked::new(&ns, move || {
         // SAFETY: the handler only reads a clock.
         unsafe { libc::signal(libc::SIGTRAP, handler as extern "C" fn(i32) as libc::sighandler_t) };
         // Loopback is down in a new namespace: a pair of Unix sockets receives as well.
         let (a, b) = std::os::unix::net::UnixDatagram::pair().unwrap();
-        for rounds in asked {
+        move |rounds| {
             poll_ms(1);
             for round in 0..rounds {
                 a.send(b"request").unwrap();
+                let received_after = Instant::now();
                 b.recv(&mut [0; 16]).unwrap();
                 if round % 5 == 4 {
                     hit();
+                    // The handler's own 100 us lie in it.
+                    let held = received_after.elapsed() >= TOLD_APART + Duration::from_micros(100);
+                    told.fetch_add(held.into(), Ordering::Relaxed);
                 }
                 spin(Duration::from_micros(150));
                 if round % 5 < 2 {
@@ -444,21 +505,14 @@ fn hits() {
                 spin(Duration::from_micros(150));
                 poll_ms(1);
             }
-            tell.send(()).unwrap();
         }
-    };
-    let node = ns.try_clone().unwrap();
-    let running = std::thread::spawn(move || in_netns(node.as_fd(), worker).unwrap());
-    let pieces = |rounds: u32| {
-        go.send(rounds).unwrap();
-        done.recv().unwrap();
-    };
+    });
     let total = |counted: &Counted| {
         let mut sums = [0.0; diecast_core_cpu::HIT_SUMS];
         counted.hits.0.iter().flatten().enumerate().for_each(|(i, v)| sums[i % sums.len()] += v);
         sums
     };
-    pieces(5);
+    asked.does(5);
     let none = egress.counted(cookie).unwrap();
     assert_eq!(total(&none)[0], 0.0, "before anybody has asked for it");
     // Bursts and their CPU time, ns, with what hits add and without, in turns: a host has dear seconds.
@@ -469,30 +523,32 @@ fn hits() {
             .zip([&new.count, &new.cpu_ns])
             .for_each(|(sum, cells)| *sum += cells.iter().flatten().sum::<f64>());
     };
-    let mut before = none;
+    let (mut before, mut held) = (none, 0.0);
     for _ in 0..5 {
         egress.set_hit_cost(cookie, HitCost { period_ns: 900_000, ..HitCost::default() }).unwrap();
-        pieces(20);
+        held_up.store(0, Ordering::Relaxed);
+        asked.does(20);
+        held += f64::from(held_up.load(Ordering::Relaxed));
         let seen = egress.counted(cookie).unwrap();
         add(&mut with_hits, &seen, &before);
         // A piece that is longer than what lies between two hits is left out; what they add, three in five, is no part of bursts.
         egress.set_hit_cost(cookie, HitCost { added_ns: 100_000, period_ns: 200_000, ..HitCost::default() }).unwrap();
-        pieces(20);
+        asked.does(20);
         before = egress.counted(cookie).unwrap();
         assert_eq!(total(&before)[0], total(&seen)[0]);
         add(&mut without, &before, &seen);
     }
     let [pieces_seen, cpu_us, with, hits, ..] = total(&before);
     // What the host delays beyond 900 us is left out.
-    assert!((60.0..=80.0).contains(&pieces_seen), "{pieces_seen} pieces");
-    assert!(with == hits && (30.0..=40.0).contains(&hits), "{hits} hits in {with} of them");
+    assert!((60.0..=80.0 + held).contains(&pieces_seen), "{pieces_seen} pieces, {held} overdue hits held up");
+    assert!(with == hits && (30.0..=40.0 + held).contains(&hits), "{hits} hits in {with} of them, {held} held up");
+    assert!(held < 10.0, "{held} of 20 overdue hits were held up");
     let mean_us = cpu_us / pieces_seen;
     assert!((345.0..450.0).contains(&mean_us), "300 us and half a hit: {mean_us}");
     assert!(with_hits[0] >= 100.0 && without[0] >= 100.0, "{with_hits:?} {without:?}");
     let less_us = (with_hits[1] / with_hits[0] - without[1] / without[0]) / 1e3;
     assert!((40.0..80.0).contains(&less_us), "{less_us} us, {with_hits:?} {without:?}");
-    drop(go);
-    running.join().unwrap();
+    asked.ends();
 }
 
 /// A sleep in which a thread pays before a wait ends its piece of work, and what it takes is no part of bursts.
@@ -526,9 +582,8 @@ fn pays() {
         .unwrap();
         let after = egress.counted(cookie).unwrap();
         let new = after.bursts.since(&before.bursts);
-        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flatten().sum::<f64>();
-        bursts[turn % 2][0] += sum(&new.count);
-        bursts[turn % 2][1] += sum(&new.cpu_ns) / 1e3;
+        bursts[turn % 2][0] += sum_of(&new.count);
+        bursts[turn % 2][1] += sum_of(&new.cpu_ns) / 1e3;
         after.hits.since(&before.hits).0.iter().for_each(|of_kind| {
             pieces[0] += of_kind[0];
             pieces[1] += of_kind[1];
@@ -611,7 +666,7 @@ fn trailers() {
     let from = diecast_core_cpu::gap_bin(15_000_000);
     let long = || {
         let bursts = egress.counted(cookie).unwrap().bursts.since(&before);
-        let sum = |cells: &[[f64; diecast_core_abi::GAP_BINS]]| cells.iter().flat_map(|k| &k[from..]).sum::<f64>();
+        let sum = |cells: &[[f64; GAP_BINS]]| cells.iter().flat_map(|k| &k[from..]).sum::<f64>();
         (sum(&bursts.count), sum(&bursts.cpu_ns))
     };
     let (n, cpu_ns) = long();
@@ -646,4 +701,50 @@ fn trailers() {
         .unwrap();
         assert_eq!(long().0 - n, if slow { 1.0 } else { 2.0 }, "slow: {slow}");
     }
+}
+
+/// A thread that is stopped, as by a tracer or a shell, goes on with what it was at.
+#[test]
+fn a_stop_ends_no_burst() {
+    if skip() {
+        return;
+    }
+    let egress = Egress::load().unwrap();
+    let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+    const ROUNDS: u32 = 20;
+    let before = egress.counted(cookie).unwrap().bursts;
+    let stops = || {
+        // SAFETY: the child calls nothing that takes a lock.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            for _ in 0..ROUNDS {
+                spin(Duration::from_micros(100));
+                // SAFETY: has no handler.
+                unsafe { libc::raise(libc::SIGSTOP) };
+                spin(Duration::from_micros(100));
+                poll_ms(1);
+            }
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        child
+    };
+    let child = in_netns(ns.as_fd(), stops).unwrap();
+    let mut stopped = 0;
+    loop {
+        let mut status = 0;
+        // SAFETY: a child of this process's, and a live int.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, libc::WUNTRACED) }, child);
+        if !libc::WIFSTOPPED(status) {
+            break;
+        }
+        stopped += 1;
+        std::thread::sleep(Duration::from_millis(1));
+        // SAFETY: the child has not been reaped.
+        assert_eq!(unsafe { libc::kill(child, libc::SIGCONT) }, 0);
+    }
+    assert_eq!(stopped, ROUNDS);
+    let new = egress.counted(cookie).unwrap().bursts.since(&before);
+    let (n, mean_us) = (sum_of(&new.count), sum_of(&new.cpu_ns) / 1e3 / sum_of(&new.count).max(1.0));
+    assert!((15.0..=25.0).contains(&n) && mean_us > 170.0, "{n} bursts of {mean_us} us, {ROUNDS} of 200");
 }

@@ -326,6 +326,7 @@ impl Learner {
             period_ns: self.frame.hits_apart_ns(),
             pays_ns: self.pays_seen.mean() as u64,
             lead: lead(page),
+            by_cores: self.frame.ticks().is_some(),
         };
         // A map that refuses has what it was told last.
         let _ = egress.set_hit_cost(self.cookie, cost);
@@ -386,9 +387,10 @@ pub(crate) fn start_learning(
     nodes: Vec<(Arc<NodeFrame>, u64)>,
     live: Arc<Live>,
 ) -> std::io::Result<Beside> {
-    Beside::spawn("cold", move |stop| {
-        let counts_interrupts = counts_interrupts();
-        let learner = |(frame, cookie)| Learner {
+    let learner = |(frame, cookie): (Arc<NodeFrame>, u64)| {
+        let receives = Receives { read: Bursts::of_receives(&frame.receiver.counts()), ..Receives::default() };
+        let (frames_read, charged_ns) = (frame.receiver.frames(), frame.page().counters.charged_ns.load(Relaxed));
+        let mut learner = Learner {
             frame,
             cookie,
             read: Counted::default(),
@@ -398,9 +400,9 @@ pub(crate) fn start_learning(
             probing: false,
             level: Level::default(),
             level_read: [0; 2],
-            receives: Receives::default(),
+            receives,
             own: Default::default(),
-            frames_read: 0,
+            frames_read,
             wakes: Wakes::default(),
             probed_wakes: Wakes::default(),
             ways: Mean::default(),
@@ -411,10 +413,17 @@ pub(crate) fn start_learning(
             hits_read: [0; 2],
             pays_seen: Mean::default(),
             pays_read: [0; 2],
-            charged_ns: 0,
-            read_at: RealNs(0),
+            charged_ns,
+            read_at: RealNs(time::monotonic_ns()),
         };
-        let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
+        learner.tell_hits(&egress, 1.0);
+        // What making the nodes took is none of their programs'.
+        learner.read = egress.counted(cookie).unwrap_or_default();
+        learner
+    };
+    let mut learners: Vec<Learner> = nodes.into_iter().map(learner).collect();
+    Beside::spawn("cold", move |stop| {
+        let counts_interrupts = counts_interrupts();
         while !stop.load(Acquire) {
             for l in &mut learners {
                 l.look(&egress, live.world.tdf().as_f64(), live.world.probing(), counts_interrupts);

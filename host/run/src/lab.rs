@@ -20,7 +20,7 @@ use diecast_host_net::{
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{
-    ClockChange, CpuConfig, HitsFrom, LabFrame, Meters, NodeFrame, Supervisor, interrupt_cost_ns,
+    ClockChange, CpuConfig, HitsFrom, INTERRUPTS_NEED, LabFrame, Meters, NodeFrame, Supervisor, interrupt_cost_ns,
 };
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
@@ -164,10 +164,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     let frames: Vec<Arc<NodeFrame>> = lab.frames.iter().flatten().cloned().collect();
     let on_cores = |(frame, node): (&Option<Arc<NodeFrame>>, &PlannedNode)| Some((frame.clone()?, node.cpus.clone()));
     let told = lab.frames.iter().zip(&plan.nodes).filter_map(on_cores).collect();
-    // Where it can't be told, packets interrupt nobody.
-    if let (false, Ok(Some(ns))) = (frames.is_empty(), interrupt_cost_ns()) {
-        frames.iter().for_each(|f| f.receiver.set_interrupt(ns));
-    }
+    tell_interrupts(&frames, &lab.journal);
     let awake = host_watch::keep_awake(told, lab.egress.clone())
         .map_err(RunError::host("starting threads that keep cores awake"))?;
     let probe = host_watch::start_lab_probe(plan.tdf, frames.clone(), lab.journal.clone())
@@ -321,6 +318,20 @@ fn receives_itself(netns: &OwnedFd, nic: usize, n: &PlannedNode, journal: &Recor
         journal.finding(FindingKind::Warning, Some(&n.name), 1, text);
     }
     steered.is_ok()
+}
+
+/// Tells metered nodes what the interrupt takes by which a machine at work learns of a packet.
+fn tell_interrupts(frames: &[Arc<NodeFrame>], journal: &Recorder) {
+    if !frames.iter().any(|f| f.cpu.metered) {
+        return;
+    }
+    let why = match interrupt_cost_ns() {
+        Ok(Some(ns)) => return frames.iter().for_each(|f| f.receiver.set_interrupt(ns)),
+        Ok(None) => INTERRUPTS_NEED.to_owned(),
+        Err(e) => e.to_string(),
+    };
+    let text = format!("packets interrupt no node: what that takes can't be seen: {why}");
+    journal.finding(FindingKind::MissingFeature, None, 1, text);
 }
 
 fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder) -> Option<Egress> {

@@ -24,7 +24,7 @@ mod traced;
 pub use dead_slots::DeadSlots;
 pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
-pub use interrupts::interrupt_cost_ns;
+pub use interrupts::{INTERRUPTS_NEED, interrupt_cost_ns};
 pub use meters::{HitsFrom, Meters, PerfEvents};
 pub use monitor::{Monitor, Unmetered, Window};
 pub use node_clock::{ClockChange, ClockError, ClockState};

@@ -89,23 +89,53 @@ fn timed_work() -> Duration {
     begin.elapsed()
 }
 
-/// Looks at the machine while something else is measured.
+/// Looks at the machine while something else is measured, but for what is done [`apart`] from that.
 struct Watch {
-    steal: Steal,
     stop: Arc<AtomicBool>,
+    apart: Arc<AtomicBool>,
     beats: JoinHandle<Taken>,
+}
+
+thread_local! {
+    /// Says to the watch of this thread's look that what is done now is no part of it.
+    static APART: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Does something, and says what was taken from the machine meanwhile.
+fn watched<T>(work: impl FnOnce() -> T) -> (T, Taken) {
+    let watch = Watch::start();
+    APART.set(Some(watch.apart.clone()));
+    let done = work();
+    APART.set(None);
+    (done, watch.end())
+}
+
+/// Does what is no part of a look that this thread is in: waits for a turn.
+pub fn apart<T>(wait: impl FnOnce() -> T) -> T {
+    let flag = APART.with_borrow(Option::clone);
+    let set = |value| flag.iter().for_each(|flag| flag.store(value, Ordering::Relaxed));
+    set(true);
+    let done = wait();
+    set(false);
+    done
 }
 
 impl Watch {
     fn start() -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = stop.clone();
+        let (stop, apart) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (ends, is_apart) = (stop.clone(), apart.clone());
         let beats = thread::spawn(move || {
             let mut taken = Taken::default();
             let mut least = (0..20).map(|_| timed_work()).min().unwrap_or_default();
-            while !seen.load(Ordering::Relaxed) {
-                let begin = Instant::now();
+            let (mut ticks, mut steal) = (Ticks::default(), Some(Steal::watch()));
+            while !ends.load(Ordering::Relaxed) {
+                let (begin, began_apart) = (Instant::now(), is_apart.load(Ordering::Relaxed));
                 thread::sleep(BEAT);
+                if began_apart || is_apart.load(Ordering::Relaxed) {
+                    steal.take().iter().for_each(|steal| ticks.add(steal));
+                    continue;
+                }
+                steal.get_or_insert_with(Steal::watch);
                 taken.longest_wait = taken.longest_wait.max(begin.elapsed().saturating_sub(BEAT + PATIENCE));
                 // The second of two: the first is slow where the sleep has cooled the caches.
                 timed_work();
@@ -115,15 +145,15 @@ impl Watch {
                     taken.slow += begin.elapsed();
                 }
             }
-            taken
+            steal.iter().for_each(|steal| ticks.add(steal));
+            Taken { stolen: ticks.share(), ..taken }
         });
-        Watch { steal: Steal::watch(), stop, beats }
+        Watch { stop, apart, beats }
     }
 
     fn end(self) -> Taken {
         self.stop.store(true, Ordering::Relaxed);
-        let beats = self.beats.join().unwrap_or_default();
-        Taken { stolen: self.steal.share(), ..beats }
+        self.beats.join().unwrap_or_default()
     }
 }
 
@@ -167,12 +197,7 @@ impl<T> Drop for Turn<T> {
 pub fn look(measurement: impl Fn()) {
     assert_eq!(TURNS_HELD.get(), 0, "a turn is taken in the look, or two tests wait for each other");
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let watched = || {
-        let watch = Watch::start();
-        let outcome = catch_unwind(AssertUnwindSafe(&measurement));
-        (outcome, watch.end())
-    };
-    repeat(watched, wait_for_quiet, judged_still);
+    repeat(|| watched(|| catch_unwind(AssertUnwindSafe(&measurement))), wait_for_quiet, judged_still);
 }
 
 /// Says that nothing could be measured, since a hypervisor kept so much of the cores all the time; true where the test is
@@ -203,16 +228,36 @@ impl Steal {
 
     /// Share of the cores' time since then; 0 where there is no hypervisor.
     fn share(&self) -> f64 {
-        match (self.0, ticks_now()) {
-            (Some(a), Some(b)) if b.1 > a.1 => b.0.saturating_sub(a.0) as f64 / (b.1 - a.1) as f64,
-            _ => 0.0,
-        }
+        let mut since = Ticks::default();
+        since.add(self);
+        since.share()
     }
 
     /// Whether a test that failed since then has measured nothing, as [`look`] says of its own.
     pub fn measured_nothing(&self) -> bool {
         let stolen = self.share();
         stolen >= HOPELESS && !judged_still(stolen)
+    }
+}
+
+/// Ticks that a hypervisor took, of so many.
+#[derive(Clone, Copy, Default)]
+struct Ticks {
+    stolen: u64,
+    all: u64,
+}
+
+impl Ticks {
+    /// Those since then.
+    fn add(&mut self, since: &Steal) {
+        if let (Some(then), Some(now)) = (since.0, ticks_now()) {
+            self.stolen += now.0.saturating_sub(then.0);
+            self.all += now.1.saturating_sub(then.1);
+        }
+    }
+
+    fn share(self) -> f64 {
+        if self.all > 0 { self.stolen as f64 / self.all as f64 } else { 0.0 }
     }
 }
 
@@ -265,9 +310,7 @@ pub fn wait_for_quiet(looks: usize) {
     let most = WAIT_MAX * (1 << (looks - 1).min(4));
     let (begin, limit) = (Instant::now(), most.min(WAITS_MAX.saturating_sub(*waited)));
     while begin.elapsed() < limit {
-        let watch = Watch::start();
-        thread::sleep(LULL);
-        if !watch.end().disturbs() {
+        if !watched(|| thread::sleep(LULL)).1.disturbs() {
             break;
         }
     }
@@ -326,6 +369,35 @@ mod tests {
     const WAITED: Taken = Taken { longest_wait: Duration::from_millis(30), ..QUIET };
 
     const HALVED: Taken = Taken { stolen: 0.5, ..QUIET };
+
+    /// A short job of an ordinary priority beside more busy threads than cores: the watch waits for one.
+    fn crowd() {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..8 * thread::available_parallelism().map_or(1, usize::from) {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::black_box(());
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(200));
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn what_is_done_apart_is_not_watched() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // A scheduler may be kind to who sleeps, and a machine is busy by itself now and then.
+        let middle = |work: fn()| {
+            let mut waits: Vec<Duration> = (0..9).map(|_| watched(work).1.longest_wait).collect();
+            waits.sort();
+            waits[4]
+        };
+        let (seen, unseen) = (middle(crowd), middle(|| apart(crowd)));
+        assert!(unseen < seen / 4, "{unseen:?} of {seen:?}");
+    }
 
     #[test]
     #[should_panic(expected = "a turn is taken in the look")]

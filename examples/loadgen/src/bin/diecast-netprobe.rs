@@ -25,11 +25,23 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Role {
     /// Count, echo and take what the other roles send, on port 7000 of UDP and TCP
-    Serve,
+    Serve {
+        /// Turns of work for each datagram of a stream, as `diecast-spin --size-for` tells them
+        #[arg(long, default_value_t = 0)]
+        turns: u64,
+    },
     /// Datagrams of 1472 bytes, 9000 a second: 109 Mbit/s
     Flood(Send),
     /// Datagrams of 58 bytes, 4000 a second: 3.2 Mbit/s
     Trickle(Send),
+    /// Datagrams of 200 bytes, each when it is due
+    Even {
+        #[command(flatten)]
+        send: Send,
+        /// Datagrams a second
+        #[arg(long)]
+        rate: f64,
+    },
     /// Echoes of 64 bytes, one each 10 ms
     Ping(Send),
     /// As much over TCP as goes
@@ -61,9 +73,10 @@ fn main() -> ExitCode {
 
 fn run(role: &Role) -> Result<(), Box<dyn Error>> {
     match role {
-        Role::Serve => serve(),
-        Role::Flood(send) => stream(send, 1472, 9000.0),
-        Role::Trickle(send) => stream(send, 58, 4000.0),
+        Role::Serve { turns } => serve(*turns),
+        Role::Flood(send) => stream(send, 1472, 9000.0, false),
+        Role::Trickle(send) => stream(send, 58, 4000.0, false),
+        Role::Even { send, rate } => stream(send, 200, *rate, true),
         Role::Ping(send) => ping(send),
         Role::Bulk(send) => {
             let series = probe::bulk(address(&send.to)?, send.warm_up + send.measure)?;
@@ -73,7 +86,7 @@ fn run(role: &Role) -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn serve() -> Result<(), Box<dyn Error>> {
+fn serve(turns: u64) -> Result<(), Box<dyn Error>> {
     let socket = UdpSocket::bind(("0.0.0.0", PORT))?;
     let listener = TcpListener::bind(("0.0.0.0", PORT))?;
     println!("listening on port {PORT}");
@@ -82,11 +95,11 @@ fn serve() -> Result<(), Box<dyn Error>> {
             eprintln!("diecast-netprobe: TCP: {error}");
         }
     });
-    Ok(probe::serve_udp(&socket)?)
+    Ok(probe::serve_udp(&socket, turns)?)
 }
 
-fn stream(send: &Send, payload_bytes: usize, per_second: f64) -> Result<(), Box<dyn Error>> {
-    let plan = Stream { payload_bytes, per_second, warm_up_ns: send.warm_up, measure_ns: send.measure };
+fn stream(send: &Send, payload_bytes: usize, per_second: f64, even: bool) -> Result<(), Box<dyn Error>> {
+    let plan = Stream { payload_bytes, per_second, warm_up_ns: send.warm_up, measure_ns: send.measure, even };
     let seen = probe::stream(&connected(&send.to)?, plan)?;
     println!("{}", serde_json::to_string(&seen)?);
     Ok(())

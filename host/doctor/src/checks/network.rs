@@ -14,7 +14,7 @@ use diecast_host_net::{
     NODE_DEVICE, NicKind, SysctlOutcome, SysctlRow, Way, WayEnd, create_netns, in_netns, prepare_node,
     prepare_node_with, receive_on,
 };
-use diecast_host_supervisor::interrupt_cost_ns;
+use diecast_host_supervisor::{INTERRUPTS_NEED, interrupt_cost_ns};
 use diecast_host_tcp::InitialRto;
 
 use super::{refused, root_or};
@@ -104,7 +104,7 @@ fn interrupts() -> Check {
         Ok(Some(ns)) => {
             return s.ok(format!("one takes {:.1} us of a busy core, which packets are charged", ns as f64 / 1e3));
         }
-        Ok(None) => "what one takes can't be seen: it needs two cores that are not too busy".to_owned(),
+        Ok(None) => format!("what one takes can't be seen: {INTERRUPTS_NEED}"),
         Err(e) => refused(&e),
     };
     s.degraded(

@@ -7,6 +7,7 @@ use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::Egress;
 use diecast_host_net::{NicKind, create_netns, in_netns, prepare_node_with};
+use diecast_host_tick::{Cadence, CoreTicks};
 
 /// CPU time of the calling thread, ns.
 pub fn thread_cpu_ns() -> u64 {
@@ -53,6 +54,11 @@ pub fn skip() -> bool {
         diecast_quiet::skipped("this kernel has no BTF");
     }
     !root || !btf
+}
+
+/// Clocks of cores that share what they know of threads with the programs; none, and a printed reason, where there are none.
+pub fn core_ticks(egress: &Egress, cadence: Cadence) -> Option<CoreTicks> {
+    CoreTicks::start(&[], cadence, Some(egress.metered())).map_err(|e| diecast_quiet::skipped(e.to_string())).ok()
 }
 
 /// The namespace of the first of them, its TAP, and what the programs know it by.

@@ -365,7 +365,10 @@ fn idle_and_stopped() {
     let frames = after.packets_read - before.packets_read;
     let (wakeups, most) = (after.wakeups - before.wakeups, 2 + 25 + 8 * frames);
     assert!(wakeups <= most, "{wakeups} wake-ups in an idle second with {frames} frames: {most} would do");
-    assert!(after.cpu.0 - before.cpu.0 < 5_000_000, "{:?} of CPU in an idle second", after.cpu);
+    // 5 ms for its 25 looks (this is no release build), and as much for each that a frame of the kernel's asks for.
+    let (cpu_ns, most_ns) = (after.cpu.0 - before.cpu.0, 200_000 * wakeups);
+    println!("{cpu_ns} ns of CPU, {wakeups} wake-ups, {frames} frames");
+    assert!(cpu_ns < most_ns, "{cpu_ns} ns of CPU in an idle second, {wakeups} wake-ups, {frames} frames");
     // Besides deliveries only late looks count.
     let done = |s: &EmulatorStats| s.packets_written + s.write_errors.iter().sum::<u64>();
     let delivered = done(&after) - done(&before);
