@@ -58,8 +58,6 @@
 // Each receive counts like so many bytes more: it has work of its own.
 #define RECEIVE_BYTES 1024
 #define SIGTRAP 5
-// __TASK_STOPPED and __TASK_TRACED.
-#define STOPPED (4 | 8)
 // What takes longer to get an idle core, or to tell a busy one of a wake-up, is the host's doing; and from getting a core to the
 // first receive, the program's.
 #define WAKE_MAX_NS 100000
@@ -401,9 +399,9 @@ static __always_inline bool is_programs(struct hit_cost *cost, struct meter *met
 	return !cost || !cost->by_cores || meter;
 }
 
-// A thread blocks: a burst is over, unless it is stopped (`state`), as a tracer does.
+// A thread blocks: a burst is over, unless it is stopped, as a tracer does.
 static __always_inline void count(struct node *node, __u64 cookie, struct task_struct *task, struct burst *b,
-				  unsigned int state, __u64 now)
+				  bool stopped, __u64 now)
 {
 	struct hit_cost *cost = bpf_map_lookup_elem(&hit_costs, &cookie);
 	__u64 cpu_ns = b->whole_pieces_ns, hits = b->whole_pieces_hits, data = b->data / DATA_ONE, cpu_us;
@@ -415,14 +413,14 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 		b->at_cpu_ns = task->se.sum_exec_runtime;
 	}
 	b->meters = next >= WAIT_KINDS;
-	if (b->meters && !(state & STOPPED)) {
+	if (b->meters && !stopped) {
 		sleeps_for_meter(node, cost, task, b);
 		return;
 	}
 	if (cost && !b->meters)
 		tells_what_is_left(task, cookie, b, now);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
-	if (state & STOPPED) {
+	if (stopped) {
 		// Its exec, which makes it known.
 		if (cores_are_slow() || !is_programs(cost, meter))
 			b->kind = WAIT_KINDS;
@@ -594,7 +592,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 		b = bpf_task_storage_get(&bursts, prev, 0, 0);
 		if (b && b->going && !goes_on) {
 			b->going = 0;
-			count(node, cookie, prev, b, prev_state, now);
+			count(node, cookie, prev, b, is_stopped(prev, prev_state), now);
 			b->woke_ns = 0;
 		}
 		if (b) {

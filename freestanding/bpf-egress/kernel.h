@@ -47,6 +47,7 @@ struct sched_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int policy;
+	unsigned long jobctl;
 	int pid;
 	int tgid;
 	struct sched_entity se;

@@ -7,10 +7,14 @@
 
 #define NEVER (-1ull)
 #define NR_FUTEX 202
+#define NR_RESTART_SYSCALL 219
 // In the fifth argument, which the call does not look at, of the meter's own sleeps (core/abi, METER_SLEEP).
 #define METER_SLEEP 0xd1ec51eeu
 // Above it (core/abi, METER_PAYS, is both): the thread pays before a wait of the program's, without a hit.
 #define PAYS 1
+// __TASK_STOPPED, __TASK_TRACED and TASK_FROZEN; the freezer of cgroup v2 has JOBCTL_TRAP_FREEZE instead.
+#define STOPPED (4 | 8 | 0x8000)
+#define TRAP_FREEZE (1ul << 23)
 
 struct meter {
 	// The CPU time that it had used as it first got a core after its last hit, or after its last packet that told what it had
@@ -40,16 +44,22 @@ struct {
 	__type(value, struct meter);
 } metered SEC(".maps");
 
-// Whether this system call of a thread is a sleep of the meter's own.
+// Whether this system call of a thread is a sleep of the meter's own; the rest of one, too, that a stop has interrupted.
 static __always_inline bool is_meters_sleep(__u64 nr, struct pt_regs *regs)
 {
-	return nr == NR_FUTEX && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
+	return (nr == NR_FUTEX || nr == NR_RESTART_SYSCALL) && (__u32)BPF_CORE_READ(regs, r8) == METER_SLEEP;
 }
 
 // Whether a sleep of the meter's own is one before a wait.
 static __always_inline bool pays_before_wait(struct pt_regs *regs)
 {
 	return BPF_CORE_READ(regs, r8) >> 32 == PAYS;
+}
+
+// Whether a thread that leaves its core in this state is stopped, traced or frozen: it goes on with what it was at.
+static __always_inline bool is_stopped(struct task_struct *task, unsigned int state)
+{
+	return state & STOPPED || task->jobctl & TRAP_FREEZE;
 }
 
 // The thread blocks, for another reason than the meter.

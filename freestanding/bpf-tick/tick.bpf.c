@@ -55,6 +55,7 @@ struct task_struct {
 	int pid;
 	unsigned int flags;
 	unsigned int ptrace;
+	unsigned long jobctl;
 	int static_prio;
 	unsigned int policy;
 	unsigned int personality;
@@ -269,7 +270,7 @@ int BPF_PROG(switched, bool preempted, struct task_struct *previous, struct task
 		// kernels hide the thread seemed to have had its core all along, and what a host steals is none of its CPU time.
 		if ((__s64)(before->last_hit_cpu_ns - previous->se.sum_exec_runtime) > (__s64)(period_ns / 2))
 			before->last_hit_cpu_ns = previous->se.sum_exec_runtime;
-		if (!preempted && state)
+		if (!preempted && state && !is_stopped(previous, state))
 			blocks(before, previous);
 	}
 	if (!meter)

@@ -116,20 +116,29 @@ static int wait_epoll(long ns) {
 }
 static int wait_ppoll(long ns) { return ppoll_on(never, ns); }
 static int wait_select(long ns) { return select_on(never, ns); }
+static long late_after(int (*wait)(long), int works, long *found) {
+    long due = mono() + 3 * WORK;
+    if (works) work();
+    long left = due - mono();
+    *found += wait(left > 0 ? left : 0);
+    return mono() - due;
+}
+static int by_size(const void *a, const void *b) {
+    long x = *(const long *)a, y = *(const long *)b;
+    return (x > y) - (x < y);
+}
 static void until(const char *name, int (*wait)(long)) {
     enum { ROUNDS = 20 };
-    long in_time = 0, early = 0, found = 0;
+    long early = 0, found = 0, idle[ROUNDS], late[ROUNDS];
     for (int i = 0; i < ROUNDS; i++) {
-        long due = mono() + 3 * WORK;
-        work();
-        long left = due - mono();
-        found += wait(left > 0 ? left : 0);
-        long after = mono() - due;
-        in_time += after < WORK / 2;
-        early += after < 0;
+        idle[i] = late_after(wait, 0, &found);
+        late[i] = late_after(wait, 1, &found);
+        early += (idle[i] < 0) + (late[i] < 0);
     }
+    // A wait with no work before it takes its host as long, which at any TDF may be long; half of either may meet others.
+    qsort(idle, ROUNDS, sizeof *idle, by_size), qsort(late, ROUNDS, sizeof *late, by_size);
     same(name, "%ld %ld", found, early);
-    line("range %s.in_time %d %ld %d", name, ROUNDS * 3 / 4, in_time, ROUNDS);
+    line("range %s.late %ld %ld %ld", name, -WORK, late[ROUNDS / 2] - idle[ROUNDS / 2], WORK / 2);
 }
 
 static volatile long told_at;
