@@ -11,8 +11,7 @@ All modes get the same arrivals, so each request is compared with the same one i
 those of a bootstrap that draws blocks of consecutive requests, the same in both.
 
 A host that keeps its cores from the native run for milliseconds does so to a dilated one for a TDF-th as long in virtual time.
-Where more than a hundredth of the requests met such a stall natively, a 99th percentile tells those and not the server: the
-bars judge the requests that met none natively then, whatever they met in the dilated run. Errors of all are printed as well.
+Without judging it, each mode has a second comparison of the 99th percentile: of those requests that met no stall in either run.
 
 Usage: benches/cpu.py [--small] [--cell CELL]... [--handed] [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
@@ -56,8 +55,6 @@ TOO_FEW = "too few samples"
 # In a queue a request waits longer than the one before it by at most what that one takes. What is beyond two of them by so many us
 # is a stall, until a request waits no longer than those before it or half of all; or, in a long queue, others overtook it.
 STALL_US = 100
-# Of more stalled requests than this none is judged: they are its 99th percentile.
-STALLED_MOST = 0.01
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -279,18 +276,17 @@ def stalled(latencies, service_us):
     return marks
 
 
-def share_stalled(runs, service_us, side):
-    """What part of all requests met a stall on a side of the runs of `same_requests`."""
-    marks = [mark for sides in itertools.chain(*runs) for mark in stalled(sides[side], service_us)]
-    return sum(marks) / max(1, len(marks))
-
-
 def without_stalls(runs, service_us):
-    """The runs of `same_requests` without the requests that met a stall natively."""
-    def kept(sides):
-        keeps = [not met for met in stalled(sides[1], service_us)]
-        return tuple(list(itertools.compress(values, keeps)) for values in sides)
-    return [[kept(sides) for sides in run] for run in runs]
+    """The 99th percentiles of the requests that met no stall in either run, and what part of all met one in each, of the runs of
+    `same_requests`; None where all did."""
+    pairs = list(itertools.chain(*runs))
+    marks = [[mark for sides in pairs for mark in stalled(sides[side], service_us)] for side in (1, 0)]
+    kept = [[ns for ns, *met in zip(side_of(pairs, side), *marks) if not any(met)] for side in (1, 0)]
+    if not kept[0]:
+        return None
+    p99 = [sorted(of)[math.ceil(0.99 * len(of)) - 1] for of in kept]
+    return {"n": len(kept[0]), "native_us": p99[0] / 1e3, "us": p99[1] / 1e3, "error": p99[1] / p99[0] - 1,
+            "native_stalled": sum(marks[0]) / len(marks[0]), "stalled": sum(marks[1]) / len(marks[1])}
 
 
 def statistic(name, values, times, order, reached):
@@ -375,23 +371,8 @@ def figures_of(cell, mode, o):
             error, interval = errors[figure] if errors else (c["error"], c["interval"])
             found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
                               "judged": None if mode == CFS else judged(error, interval, bar)}
-    stalls = judge_without_stalls(same, CELLS[cell][0], found, mode) if same else None
-    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "stalls": stalls, **facts(directories)}]
-
-
-def judge_without_stalls(same, service_us, found, mode):
-    """What part of the requests met a stall in each run. Where natively too many did, the figures get errors of the others and are
-    judged by these."""
-    shares = {"native": share_stalled(same, service_us, 1), "own": share_stalled(same, service_us, 0), "left": None}
-    others = without_stalls(same, service_us)
-    left = sum(len(side_of(run, 0)) for run in others)
-    if shares["native"] > STALLED_MOST and left >= BLOCK:
-        shares["left"] = left
-        for figure, (error, interval) in paired(others).items():
-            of = found[figure] | {"error_of_all": found[figure]["error"], "interval_95_of_all": found[figure]["interval_95"],
-                                  "error": error, "interval_95": [interval["low"], interval["high"]]}
-            found[figure] = of | {"judged": None if mode == CFS else judged(error, interval, of["bar"])}
-    return shares
+    unstalled = without_stalls(same, CELLS[cell][0]) if same else None
+    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "p99_without_stalls": unstalled, **facts(directories)}]
 
 
 def show(f):
@@ -402,15 +383,14 @@ def show(f):
             low, high = c["interval_95"]
             text += f" {100 * c['error']:+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}]"
             text += f" {c['judged']}" if c["judged"] else ""
-            text += f" (all {100 * c['error_of_all']:+.1f} %)" if "error_of_all" in c else ""
         elif c["spread"] is not None:
             text += f" (blocks {100 * c['spread']:.1f} % apart)"
         parts.append(text)
     probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
     more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
-    if u := f["stalls"]:
-        more.append(f"stalled or overtaken {100 * u['own']:.1f} %, natively {100 * u['native']:.1f}"
-                    + (f": judged are the {u['left']} others" if u["left"] else ""))
+    if u := f["p99_without_stalls"]:
+        more.append(f"stalled or overtaken {100 * u['stalled']:.1f} %, natively {100 * u['native_stalled']:.1f}; p99 of the others {u['us']:.0f} us, "
+                    f"natively {u['native_us']:.0f} ({100 * u['error']:+.1f} %, not judged)")
     if f["conservation_worst_window"] is not None:
         more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} % "
                     f"(at most {100 * CONSERVATION:g} %) {f['conservation_judged']}")
