@@ -185,6 +185,12 @@ fn who_looks_for_more_has_done_what_it_did() {
     }
 }
 
+/// As a search of PATH makes them: each went through a tracer, 416 µs for 2.
+#[test]
+fn execs_of_what_is_not_there_fail_at_once() {
+    conforms(&[&c("missing", false)], &FRAMES);
+}
+
 /// One that met a hit on its way was lost.
 #[test]
 fn sigtraps_that_threads_send_each_other_come() {

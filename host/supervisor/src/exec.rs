@@ -198,6 +198,10 @@ pub fn carry(
         let _ = seccomp::fail(listener, n, libc::EACCES);
         return Ok(Outcome::Refused(ExecError::Unreadable(n.tid())));
     }
+    // A search of PATH asks for many files that are not there.
+    if traced::path_of(n.tid(), n).is_some_and(|path| traced::is_surely_missing(n.tid(), &path)) {
+        return unless_void(seccomp::fail(listener, n, libc::ENOENT)).map(|()| Outcome::Failed).map_err(ExecError::Io);
+    }
     let mut seized = None;
     match (attempt(listener, n, node, kernel, lineage, begins, &mut seized), seized) {
         (Err(ExecError::Io(e)), Some(_)) if e.raw_os_error() == Some(libc::ESRCH) => {

@@ -8,6 +8,7 @@
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -145,6 +146,28 @@ pub(crate) fn may_exist(tid: Tid, path: &Path) -> bool {
         left.push(parts.as_path().to_owned());
     }
     true
+}
+
+/// Whether an exec of this path surely fails because there is no such file: every directory on the way, from the process's root,
+/// lets everybody search it, and none lies on another file system, such as /proc, which shows each process something else.
+pub(crate) fn is_surely_missing(tid: Tid, path: &Path) -> bool {
+    let mut at = PathBuf::from(format!("/proc/{}/root/", tid.0));
+    let Ok(root) = fs::metadata(&at) else { return false };
+    let mut parts = path.components();
+    if parts.next() != Some(Component::RootDir) || root.mode() & 0o111 != 0o111 {
+        return false;
+    }
+    for part in parts {
+        let Component::Normal(name) = part else { return false };
+        at.push(name);
+        match fs::symlink_metadata(&at) {
+            Ok(m) if m.is_dir() && m.mode() & 0o111 == 0o111 && m.dev() == root.dev() => {}
+            // Links as well: where they lead is for the kernel to say.
+            Ok(_) => return false,
+            Err(e) => return e.kind() == std::io::ErrorKind::NotFound,
+        }
+    }
+    false
 }
 
 /// The path that execve was called with.
