@@ -109,8 +109,16 @@ fn bursts_of(work: impl FnOnce(&OwnedFd)) -> (f64, f64) {
     (n, sum(&new.cpu_ns) / 1e3 / n.max(1.0))
 }
 
-/// As many bursts as rounds, each of two halves of 100 µs.
-fn assert_whole((n, mean_us): (f64, f64)) {
+/// A child that does this, by which it stops, between two halves of 100 µs has as many bursts as rounds, each of both.
+fn assert_whole_around(stops: impl Fn() + Sync) {
+    let (n, mean_us) = bursts_of(|ns| {
+        let child = child_of(ns, || {
+            spin(Duration::from_micros(100));
+            stops();
+            spin(Duration::from_micros(100));
+        });
+        assert_eq!(continues(child), ROUNDS);
+    });
     assert!((15.0..=25.0).contains(&n) && mean_us > 170.0, "{n} bursts of {mean_us} us, {ROUNDS} of 200");
 }
 
@@ -120,15 +128,10 @@ fn a_stop_ends_no_burst() {
     if skip() {
         return;
     }
-    assert_whole(bursts_of(|ns| {
-        let child = child_of(ns, || {
-            spin(Duration::from_micros(100));
-            // SAFETY: has no handler.
-            unsafe { libc::raise(libc::SIGSTOP) };
-            spin(Duration::from_micros(100));
-        });
-        assert_eq!(continues(child), ROUNDS);
-    }));
+    assert_whole_around(|| {
+        // SAFETY: has no handler.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    });
 }
 
 /// The kernel restarts the sleep by another call.
@@ -137,25 +140,20 @@ fn a_sleep_of_the_meter_that_is_stopped_stays_one() {
     if skip() {
         return;
     }
-    assert_whole(bursts_of(|ns| {
-        let child = child_of(ns, || {
-            spin(Duration::from_micros(100));
-            // SAFETY: live arguments; a timer's signal needs no handler.
-            unsafe {
-                let (mut event, mut timer) = (std::mem::zeroed::<libc::sigevent>(), std::ptr::null_mut());
-                event.sigev_notify = libc::SIGEV_SIGNAL;
-                event.sigev_signo = libc::SIGSTOP;
-                assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
-                let mut once = std::mem::zeroed::<libc::itimerspec>();
-                once.it_value.tv_nsec = 1_000_000;
-                assert_eq!(libc::timer_settime(timer, 0, &raw const once, std::ptr::null_mut()), 0);
-                meter_sleep(Duration::from_millis(20), METER_SLEEP);
-                libc::timer_delete(timer);
-            }
-            spin(Duration::from_micros(100));
-        });
-        assert_eq!(continues(child), ROUNDS);
-    }));
+    assert_whole_around(|| {
+        // SAFETY: live arguments; a timer's signal needs no handler.
+        unsafe {
+            let (mut event, mut timer) = (std::mem::zeroed::<libc::sigevent>(), std::ptr::null_mut());
+            event.sigev_notify = libc::SIGEV_SIGNAL;
+            event.sigev_signo = libc::SIGSTOP;
+            assert_eq!(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer), 0);
+            let mut once = std::mem::zeroed::<libc::itimerspec>();
+            once.it_value.tv_nsec = 1_000_000;
+            assert_eq!(libc::timer_settime(timer, 0, &raw const once, std::ptr::null_mut()), 0);
+            meter_sleep(Duration::from_millis(20), METER_SLEEP);
+            libc::timer_delete(timer);
+        }
+    });
 }
 
 /// As a pause of a lab does it.

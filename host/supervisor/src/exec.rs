@@ -193,13 +193,13 @@ pub fn carry(
     lineage: u64,
     begins: Begins,
 ) -> Result<Outcome, ExecError> {
-    if !lend::may_look_into_all() && traced::path_of(n.tid(), n).is_some_and(|path| lend::is_unreadable(n.tid(), &path))
-    {
+    let path = traced::path_of(n.tid(), n);
+    if !lend::may_look_into_all() && path.as_deref().is_some_and(|path| lend::is_unreadable(n.tid(), path)) {
         let _ = seccomp::fail(listener, n, libc::EACCES);
         return Ok(Outcome::Refused(ExecError::Unreadable(n.tid())));
     }
     // A search of PATH asks for many files that are not there.
-    if traced::path_of(n.tid(), n).is_some_and(|path| traced::is_surely_missing(n.tid(), &path)) {
+    if path.is_some_and(|path| traced::is_surely_missing(n.tid(), &path)) {
         return unless_void(seccomp::fail(listener, n, libc::ENOENT)).map(|()| Outcome::Failed).map_err(ExecError::Io);
     }
     let mut seized = None;
