@@ -105,9 +105,9 @@ fn a_thread_whose_packets_tell_what_it_used_is_not_overdue() {
 fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
     let cadence = Cadence::of_grain(500_000);
     let Some(sender) = Sender::new(cadence) else { return };
-    // Hits that say so, all, and those within four tenths of a period of CPU time after the last, in 150 ms of bursts of which a
-    // part comes before the packet.
-    let hits = |before_us: u64, after_us: u64, pays: bool| {
+    // Hits that say so, all, and those within four tenths of a period of CPU time after the last, in bursts of 500 us of
+    // which a part comes before the packet.
+    let hits = |before_us: u64, pays: bool| {
         sender.run(cadence.period_ns, |send| {
             let (mut say, mut all, mut close, mut last_ns) = (0, 0, 0, 0);
             // A hit before the thread has given up its core since its first packet.
@@ -116,9 +116,9 @@ fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
             while trap::hits() == before && Instant::now() < end {}
             send();
             poll_ms(1);
-            for burst in 0..20 + 150_000 / (before_us + after_us) {
+            for burst in 0..320 {
                 let mut had = trap::hits();
-                for (part_us, packet) in [(before_us, true), (after_us, false)] {
+                for (part_us, packet) in [(before_us, true), (500 - before_us, false)] {
                     let end_ns = thread_cpu_ns() + part_us * 1_000;
                     while thread_cpu_ns() < end_ns {
                         // The first bursts teach what the thread does.
@@ -145,16 +145,16 @@ fn a_hit_tells_whether_packets_tell_what_its_thread_uses() {
         })
     };
     diecast_quiet::look(|| {
-        // A tick in 927 us without, some of them soon after the last; with none within half a period.
-        let ((none, often, near), (each, seldom, close)) = (hits(50, 450, false), hits(480, 20, false));
+        // 150 ms: a tick in 927 us without, some of them soon after the last; with none within half a period.
+        let ((none, often, near), (each, seldom, close)) = (hits(50, false), hits(480, false));
         assert!(none == 0 && (110..=240).contains(&often) && near >= often / 12, "{none} of {often}, {near} close");
         assert!(each == seldom && (60..often).contains(&seldom), "{each} of {seldom}, {often} without");
         assert!(close <= near / 8, "{close} of {seldom} close to the last, {near} of {often} without");
         for before_us in [480, 350] {
-            let (all, rare, _) = hits(before_us, 500 - before_us, true);
+            let (all, rare, _) = hits(before_us, true);
             assert!(all == rare && rare <= seldom / 4, "{all} of {rare}, {seldom} where nothing is paid");
         }
-        let (early, hit, _) = hits(50, 450, true);
+        let (early, hit, _) = hits(50, true);
         assert!(early == 0 && hit >= 110, "{early} of {hit}");
     });
 }
