@@ -392,6 +392,7 @@ static __always_inline __u64 cpu_time(struct task_struct *task, struct burst *b,
 }
 
 #include "hands.h"
+#include "stalls.h"
 
 // Whether a thread is a program's, whose work teaches something of its node's; `meter` is its own, if it has one.
 static __always_inline bool is_programs(struct hit_cost *cost, struct meter *meter)

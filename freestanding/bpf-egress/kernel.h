@@ -43,9 +43,11 @@ struct thread_info {
 };
 struct sched_info {
 	unsigned long long run_delay;
+	unsigned long long last_arrival;
 };
 struct task_struct {
 	struct thread_info thread_info;
+	unsigned int flags;
 	unsigned int policy;
 	unsigned long jobctl;
 	int pid;
@@ -55,6 +57,7 @@ struct task_struct {
 	struct nsproxy *nsproxy;
 	struct pid *thread_pid;
 	struct task_struct *group_leader;
+	struct task_struct *real_parent;
 	char comm[16];
 	unsigned long nvcsw;
 	unsigned long nivcsw;

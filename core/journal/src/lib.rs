@@ -19,6 +19,7 @@ mod codec;
 pub mod metrics;
 mod pipes;
 mod record;
+mod stalls;
 pub mod wire;
 
 pub use diecast_core_experiment::{Combine, Mode};
@@ -31,3 +32,4 @@ pub use record::{
     Phase, PhaseChange, ProgramChange, ProgramEvent, Reason, Record, Shown, Throttling, Verdict, WaitCauses, Waits,
     examples,
 };
+pub use stalls::{Stall, Stalls};

@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::metrics::Statistic;
 use crate::pipes::{ChangeSource, Drops, NetworkChange, NicFaults, PipeSample, PipesSample};
+use crate::stalls::{Stall, Stalls};
 use crate::wire;
 
 /// The version that this crate writes, and the only one that it reads.
-pub const JOURNAL_VERSION: u32 = 15;
+pub const JOURNAL_VERSION: u32 = 16;
 /// The journal's name in a run directory.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
 
@@ -43,6 +44,8 @@ pub enum Record {
     Throttling(Throttling),
     /// What a node's threads waited for when they wanted a core, up to one instant.
     Waits(Waits),
+    /// When cores were kept from a lab without meters, since the last such look.
+    Stalls(Stalls),
     /// Something that a reader of the results must know.
     Finding(Finding),
     /// A metric of the catalog.
@@ -728,6 +731,19 @@ pub fn examples() -> Vec<Record> {
                 others_ns: 15_000_000,
                 nobody_ns: 5_000_000,
             }),
+        }),
+        Record::Stalls(Stalls {
+            r_ns,
+            stalls: vec![
+                Stall {
+                    core: 1,
+                    r_from_ns: RealNs(69_900_000_000),
+                    r_to_ns: RealNs(69_901_300_000),
+                    by: Some("kdamond.0".into()),
+                },
+                Stall { core: 0, r_from_ns: RealNs(69_950_000_000), r_to_ns: RealNs(69_957_600_000), by: None },
+            ],
+            r_lost_ns: 0,
         }),
         Record::Finding(Finding {
             kind: FindingKind::ThreadWithoutMeter,

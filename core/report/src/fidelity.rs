@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::check::{Check, at_most};
 pub use crate::conservation::ConservationTotal;
 use crate::conservation::Window;
+use crate::stalls::{CoreStalls, core_stalls};
 use crate::summary::node_use;
 use crate::text::{duration, percent};
 use crate::waits::{NodeWaits, node_waits};
@@ -56,6 +57,9 @@ pub struct Budgets {
     pub slow_fraction: f64,
     /// Share of the cores' time that neither the lab nor `diecast` used while measuring.
     pub others_fraction: f64,
+    /// Share of the measured time for which a core was kept from a lab without meters, for 100 µs and more at once: as with
+    /// `slow_fraction`.
+    pub stalled_fraction: f64,
 }
 
 impl Default for Budgets {
@@ -76,6 +80,7 @@ impl Default for Budgets {
             stolen_fraction: 0.02,
             slow_fraction: 0.01,
             others_fraction: 0.05,
+            stalled_fraction: 0.01,
         }
     }
 }
@@ -126,6 +131,10 @@ pub struct Fidelity {
     /// What each node's threads waited for when they wanted a core, while measuring.
     #[serde(default)]
     pub waits: Vec<NodeWaits>,
+    /// When cores were kept from the lab while measuring; none where that was not watched, as in runs with meters, whose waits
+    /// tell it.
+    #[serde(default)]
+    pub stalls: Option<Vec<CoreStalls>>,
     /// Findings: kind, how many, in what words.
     pub findings: Vec<FindingTotal>,
 }
@@ -387,6 +396,7 @@ impl Fidelity {
                 .map(|sample| (sample.node.clone(), sample.slotless_hits))
                 .collect(),
             waits: node_waits(records, v_window),
+            stalls: core_stalls(records, r_window),
             host_use: host_use.and_then(|(from, to)| HostShares::between(from, to)),
             host_speed: host_speed.into_iter().map(|(core, turns)| CoreSpeed::of(core, &turns)).collect(),
             findings: findings.into_values().collect(),
@@ -628,6 +638,7 @@ impl Fidelity {
     fn check_host(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
         self.check_host_speed(budgets, checks);
         self.check_others(budgets, checks);
+        self.check_stalls(budgets, checks);
     }
 
     /// What others on this host or beside it did to the run, beyond its budget: the same run may go well at another
@@ -682,6 +693,26 @@ impl Fidelity {
             None,
             "other programs ran beside the lab: end them, or run again when they are done",
         ));
+    }
+
+    /// A meter makes what others take good, in the mean; where there is none, whoever wanted the core waited.
+    fn check_stalls(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
+        let Some(stalls) = &self.stalls else { return };
+        let of_core =
+            |core: Option<&CoreStalls>| core.map_or(String::new(), |stalled| format!(" (core {})", stalled.core));
+        let worst = stalls.iter().max_by_key(|core| core.r_total_ns);
+        let share = worst.map_or(0, |core| core.r_total_ns) as f64 / self.r_measured_ns.max(1) as f64;
+        checks.push(Check::share(
+            format!("time kept from the lab, 100 us and more at once{}", of_core(worst)),
+            share,
+            budgets.stalled_fraction,
+            None,
+            "others had the core: end them, or run again when they are done or on a host of your own; run.json says who",
+        ));
+        let longest = stalls.iter().max_by_key(|core| core.r_longest_ns);
+        let by = longest.map_or(String::new(), |core| format!(" (core {}, {})", core.core, core.longest_by));
+        let ns = longest.map_or(0, |core| core.r_longest_ns);
+        checks.push(Check::told(format!("the longest of that{by}"), duration(ns as f64), "told only".into()));
     }
 
     fn check_host_speed(&self, budgets: &Budgets, checks: &mut Vec<Check>) {

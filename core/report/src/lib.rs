@@ -14,6 +14,7 @@ pub mod fidelity;
 pub mod html;
 mod pipes;
 mod plot;
+mod stalls;
 pub mod stats;
 mod summary;
 pub mod text;
@@ -23,6 +24,7 @@ pub use check::Check;
 pub use compare::{Comparison, Distrusted, Overall};
 pub use fidelity::{Budgets, Fidelity};
 pub use pipes::PipeUse;
+pub use stalls::CoreStalls;
 pub use summary::{LoadError, METRICS_FILE, NodeUse, PLAN_FILE, Run, RunSummary, SUMMARY_FILE, load_run, samples_file};
 pub use waits::{CAUSES as WAIT_CAUSES, NodeWaits};
 

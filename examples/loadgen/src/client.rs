@@ -52,6 +52,8 @@ pub enum Outcome {
 /// What a run of the client gave.
 #[derive(Clone, Debug)]
 pub struct ClientReport {
+    /// CLOCK_MONOTONIC at which the schedule started.
+    pub start_ns: u64,
     /// One per arrival, in its order.
     pub outcomes: Vec<Outcome>,
     /// How long after its intended time each request was taken up, nanoseconds; one per arrival.
@@ -444,6 +446,7 @@ impl<'a> Client<'a> {
             unfinished => unreachable!("the loop ended with a request {unfinished:?}"),
         };
         ClientReport {
+            start_ns: self.start_ns,
             outcomes: self.progress.iter().map(outcome).collect(),
             dispatch_late_ns: self.dispatch_late_ns,
             connections_opened: self.connections_opened,

@@ -88,14 +88,25 @@ impl Summary {
 
 /// Latencies of the completed requests of the window, in order of intended send time.
 pub fn samples_ns(arrivals: &[Arrival], report: &ClientReport, window: Window) -> Vec<u64> {
-    let within = |arrival: &Arrival| (window.from_ns..window.from_ns + window.length_ns).contains(&arrival.at_ns);
-    let of_window = arrivals.iter().zip(&report.outcomes).filter(|(arrival, _)| within(arrival));
-    of_window
-        .filter_map(|(_, outcome)| match outcome {
-            Outcome::Completed { latency_ns } => Some(*latency_ns),
-            _ => None,
-        })
-        .collect()
+    completed(arrivals, report, window).map(|(_, latency_ns)| latency_ns).collect()
+}
+
+/// Their intended send times, CLOCK_MONOTONIC.
+pub fn sent_ns(arrivals: &[Arrival], report: &ClientReport, window: Window) -> Vec<u64> {
+    completed(arrivals, report, window).map(|(arrival, _)| report.start_ns + arrival.at_ns).collect()
+}
+
+fn completed<'a>(
+    arrivals: &'a [Arrival],
+    report: &'a ClientReport,
+    window: Window,
+) -> impl Iterator<Item = (&'a Arrival, u64)> {
+    let within = move |arrival: &Arrival| (window.from_ns..window.from_ns + window.length_ns).contains(&arrival.at_ns);
+    let of_window = arrivals.iter().zip(&report.outcomes).filter(move |(arrival, _)| within(arrival));
+    of_window.filter_map(|(arrival, outcome)| match outcome {
+        Outcome::Completed { latency_ns } => Some((arrival, *latency_ns)),
+        _ => None,
+    })
 }
 
 /// Nearest rank: the smallest sample that at least `percent` of all samples do not exceed.
@@ -124,6 +135,7 @@ mod tests {
         // Window 100..200: the first is warm-up but answered within, the last but one is answered after the end.
         let arrivals = [at(50), at(100), at(150), at(160), at(199), at(200)];
         let report = ClientReport {
+            start_ns: 1_000,
             outcomes: vec![
                 Outcome::Completed { latency_ns: 60 },
                 Outcome::Completed { latency_ns: 30 },
@@ -139,6 +151,7 @@ mod tests {
         let window = Window { from_ns: 100, length_ns: 100 };
         let summary = Summary::of(&arrivals, &report, window);
         assert_eq!(samples_ns(&arrivals, &report, window), [30, 10]);
+        assert_eq!(sent_ns(&arrivals, &report, window), [1_100, 1_199]);
         assert_eq!((summary.sent, summary.completed, summary.errors), (4, 2, 2));
         assert_eq!((summary.timeouts, summary.refused, summary.broken), (1, 1, 0));
         assert_eq!(summary.rate, 2.0 / 100e-9);

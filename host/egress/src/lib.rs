@@ -5,6 +5,7 @@
 //! with their device; when the process dies in any way, the kernel removes everything.
 
 mod hands;
+mod stalls;
 mod waits;
 
 use std::io;
@@ -22,6 +23,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, TC_EGRESS, TcHookBuilder};
 use rustix::thread::sched_getcpu;
 
 pub use hands::Handed;
+pub use stalls::Stall;
 pub use waits::Waits;
 
 /// Programs at wake-ups and context switches, and where frames reach the stack.
@@ -43,6 +45,8 @@ const TRACED: [&str; 13] = [
 ];
 /// At what threads receive; Linux before 6.3 has no such tracepoint.
 const RECEIVED: &str = "received";
+/// At switches and timers of cores, where no thread is watched.
+const STALLED: [&str; 3] = ["passed_on", "timer_starts", "timer_ends"];
 /// Finds out which process this is.
 const LOADER: &str = "loader";
 const DEBT: &str = "debt";
@@ -55,6 +59,8 @@ const STACKS: &str = "stacks";
 const HANDS: &str = "hands";
 const LOST_HANDS: &str = "lost_hands";
 const CORES: &str = "cores";
+const STALLS: &str = "stalls";
+const LOST_STALLS: &str = "lost_stalls";
 /// `struct node` of the programs: bursts, their CPU time and its squares, their data, its squares and its products with CPU time
 /// by kind and bin, sums over their ages and over the hits in them, switches, the programs' own time, wake-ups, then what threads
 /// waited for.
@@ -182,6 +188,8 @@ pub struct Egress {
     cores: Shared<OfCores>,
     hands: hands::Hands,
     lost_hands: MapHandle,
+    stalls: Option<stalls::Stalls>,
+    lost_stalls: MapHandle,
     /// So many of them there are.
     cpus: usize,
     debt: OwnedFd,
@@ -200,12 +208,17 @@ impl Egress {
         Egress::load_with(&[])
     }
 
+    /// The same for one in which nothing holds threads back either: cores tell when they were kept from it.
+    pub fn load_stalls() -> Result<Egress, EgressError> {
+        Egress::load_with(&STALLED)
+    }
+
     fn load_with(traced: &[&str]) -> Result<Egress, EgressError> {
         let mut programs = Programs::load(Source {
             object: diecast_host_bpf::object!("debt.bpf.o"),
             purpose: "debt at egress",
             constants: &u64::from(kernel_hz()).to_ne_bytes(),
-            without: if traced.contains(&RECEIVED) { &[] } else { &[RECEIVED] },
+            without: &[RECEIVED].into_iter().chain(STALLED).filter(|name| !traced.contains(name)).collect::<Vec<_>>(),
             room: &[],
             shared: &[],
         })?;
@@ -222,9 +235,28 @@ impl Egress {
         let (stacks, cores) = (of_cores(STACKS)?, of_cores(CORES)?);
         let hands = hands::Hands::new(programs.map(HANDS)?).map_err(|e| programs.error("map", e))?;
         let lost_hands = programs.map(LOST_HANDS)?;
+        let stalls = traced
+            .contains(&STALLED[0])
+            .then(|| stalls::Stalls::new(&programs.map(STALLS)?).map_err(|e| programs.error("map", e)));
+        let (stalls, lost_stalls) = (stalls.transpose()?, programs.map(LOST_STALLS)?);
         let cpus = libbpf_rs::num_possible_cpus().unwrap_or(CORES_MAX).min(CORES_MAX);
         let debt = programs.descriptor(DEBT)?;
-        Ok(Egress { nodes, large, slow, hit_costs, metered, stacks, cores, hands, lost_hands, cpus, debt, programs })
+        Ok(Egress {
+            nodes,
+            large,
+            slow,
+            hit_costs,
+            metered,
+            stacks,
+            cores,
+            hands,
+            lost_hands,
+            stalls,
+            lost_stalls,
+            cpus,
+            debt,
+            programs,
+        })
     }
 
     /// What clocks of cores know of each metered thread, for them to keep: packets tell some of it.
@@ -298,8 +330,17 @@ impl Egress {
 
     /// How much found no room, since nobody took it for too long.
     pub fn lost_handed(&self) -> u64 {
-        let found = self.lost_hands.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
-        found.and_then(|v| Some(u64::from_ne_bytes(*v.first_chunk()?))).unwrap_or(0)
+        word(&self.lost_hands)
+    }
+
+    /// When cores were kept from the lab since this was last asked; none where that is not watched.
+    pub fn take_stalls(&self) -> Option<Vec<Stall>> {
+        self.stalls.as_ref().map(stalls::Stalls::take)
+    }
+
+    /// How long those were together that found no room, real ns.
+    pub fn lost_stalls_ns(&self) -> u64 {
+        word(&self.lost_stalls)
     }
 
     /// While the host's cores are slow, no burst is counted: it would teach nothing of what sleeps do.
@@ -338,4 +379,10 @@ impl Egress {
         let mut hook = TcHookBuilder::new(self.debt.as_fd()).ifindex(nic).handle(1).priority(1).hook(TC_EGRESS);
         hook.create().and_then(|mut h| h.attach()).map(drop).map_err(io::Error::other)
     }
+}
+
+/// The only number of a map.
+fn word(map: &MapHandle) -> u64 {
+    let found = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY).ok().flatten();
+    found.and_then(|v| Some(u64::from_ne_bytes(*v.first_chunk()?))).unwrap_or(0)
 }

@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use diecast_core_cpu::{SpeedWatch, undisturbed_ns};
-use diecast_core_journal::{Conservation, FindingKind, HostSpeed, NodeSample, Record, Throttling, Waits};
+use diecast_core_journal::{
+    Conservation, FindingKind, HostSpeed, NodeSample, Record, Stall, Stalls, Throttling, Waits,
+};
 use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_node::IdleGroup;
@@ -351,6 +353,13 @@ fn without_causes(monitors: &[Monitor], sample: &NodeSample) -> Option<Waits> {
     Some(Waits { node: sample.node.clone(), v_ns: sample.v_ns, waited_ns: monitor.waited_ns(), causes: None })
 }
 
+/// When cores were kept from the lab since this was last asked; none where that is not watched.
+fn stalls(egress: &Egress) -> Option<Stalls> {
+    let stall = |s: diecast_host_egress::Stall| Stall { core: s.core, r_from_ns: s.from, r_to_ns: s.to, by: s.by };
+    let stalls = egress.take_stalls()?.into_iter().map(stall).collect();
+    Some(Stalls { r_ns: RealNs(time::monotonic_ns()), stalls, r_lost_ns: egress.lost_stalls_ns() })
+}
+
 /// The watch of a lab.
 pub struct Watch {
     thread: Beside,
@@ -374,12 +383,14 @@ impl Watch {
     }
 }
 
-/// Ticks the monitors and takes samples each `sample_every_virtual_ns`; `slow_ns` says for how long a core was slow.
+/// Ticks the monitors and takes samples each `sample_every_virtual_ns`; `slow_ns` says for how long a core was slow, `stamps` when
+/// one was kept from a lab without meters.
 pub fn start_watch(
     lab: Arc<LabFrame>,
     nodes: Vec<Arc<NodeFrame>>,
     sampler: Sampler,
     slow_ns: impl Fn(usize) -> u64 + Send + 'static,
+    stamps: Option<Arc<Egress>>,
     sample_every_virtual_ns: u64,
     journal: Recorder,
 ) -> std::io::Result<Watch> {
@@ -422,6 +433,9 @@ pub fn start_watch(
                 let nodes_ns = samples.iter().map(|sample| sample.node.cpu_used_ns).sum();
                 if let (false, Ok(look)) = (samples.is_empty(), host_use::look(nodes_ns, &slow_ns)) {
                     journal.write(Record::HostUse(look));
+                }
+                if let Some(found) = stamps.as_deref().and_then(stalls) {
+                    journal.write(Record::Stalls(found));
                 }
                 for Sample { node, throttling, waits } in samples {
                     let waits = waits.or_else(|| without_causes(&monitors, &node));

@@ -124,6 +124,8 @@ pub(crate) struct Lab {
     /// In the order of the plan's.
     pub gateway: Vec<Way>,
     pub egress: Option<Arc<Egress>>,
+    /// The same, or where nobody is metered that by which frames tell when they left.
+    stamps: Option<Arc<Egress>>,
     /// Cookies of the nodes' namespaces, by node, where packets tell their senders.
     pub cookies: Vec<u64>,
     /// Of the cores that receive for nodes without a meter.
@@ -174,6 +176,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         frames.clone(),
         results::sampler(plan, &lab),
         awake.slow(),
+        lab.stamps.clone(),
         SAMPLE_EVERY_V_NS,
         lab.journal.clone(),
     )
@@ -202,10 +205,10 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
     drop(running);
     drop((watch, probe, awake, learning));
     let outcome = results::collect(plan, &lab, o.out, &measured, outcome);
-    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, egress, .. } = lab;
+    let Lab { journal, emulator, arrivals, nodes, supervisor, gateway, netns, frames, egress, stamps, .. } = lab;
     drop(gateway);
     let _ = Node::stop_all(nodes);
-    drop((emulator, supervisor, frames, netns, egress));
+    drop((emulator, supervisor, frames, netns, egress, stamps));
     arrivals.map_or(Ok(()), Arrivals::finish).map_err(RunError::host("recording arrivals"))?;
     let summary = results::finish(&journal, o.out, outcome)?;
     dir.remove().map_err(|e| RunError::Host(format!("removing the lab's state: {e}")))?;
@@ -302,9 +305,14 @@ fn node_spec(plan: &Plan, n: &PlannedNode, netns: OwnedFd, mut files: Vec<NodeFi
     }
 }
 
-/// The programs of a lab without meters: frames only tell when they left.
-fn load_stamps(journal: &Recorder) -> Option<Egress> {
-    loaded(Egress::load_stamps(), "packets enter the network when they are read, some 20 us after they left", journal)
+/// The programs of a lab without meters: frames only tell when they left, and where no quota holds a node cores when they were kept
+/// from it.
+fn load_stamps(plan: &Plan, journal: &Recorder) -> Option<Egress> {
+    let stalls = plan.nodes.iter().all(|n| n.quota.is_none()).then(Egress::load_stalls);
+    let stalls =
+        stalls.and_then(|e| loaded(e, "what others take of the cores is not seen, but for whole ticks", journal));
+    let without = "packets enter the network when they are read, some 20 us after they left";
+    stalls.or_else(|| loaded(Egress::load_stamps(), without, journal))
 }
 
 /// Whether a node's own cores receive for this NIC. One with a meter is charged for what the emulator's core does for it.
@@ -506,7 +514,7 @@ fn set_up(
         }
     };
     let egress = egress.and_then(|e| loaded(e, "latencies below the grain are not emulated", &journal)).map(Arc::new);
-    let stamps = egress.clone().or_else(|| load_stamps(&journal).map(Arc::new));
+    let stamps = egress.clone().or_else(|| load_stamps(plan, &journal).map(Arc::new));
     let (mut taps, mut netns, mut specs, mut cookies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let (mut sysctls, mut receiving) = (SysctlNotes::default(), Vec::<u32>::new());
     for n in &plan.nodes {
@@ -514,9 +522,9 @@ fn set_up(
         if let Some(rto) = &initial_rto {
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
         }
-        if let Some(egress) = &egress {
-            cookies.push(egress.add_node(ns.as_fd()).map_err(RunError::host("watching a node's senders"))?);
-        }
+        let watched = stamps.as_ref().map(|e| e.add_node(ns.as_fd())).transpose();
+        let watched = watched.map_err(RunError::host("watching a node's threads"))?;
+        cookies.extend(watched.filter(|_| egress.is_some()));
         let before_up = |nic| stamps.as_ref().map_or(Ok(()), |e| e.attach_here(nic));
         for (i, &ix) in n.nics.iter().enumerate() {
             let net = &plan.net.nodes[ix as usize];
@@ -649,6 +657,7 @@ fn set_up(
         supervisor,
         gateway,
         egress,
+        stamps,
         cookies,
         backlog: Backlog::of(receiving),
     })

@@ -3,7 +3,7 @@
 use crate::common::{self, Made, example, lateness};
 use diecast_core_journal::{
     Conservation, Finding, FindingKind, HostSpeed, LatenessSource, MeterFacts, Mode, NicFaults, NodeSample, Record,
-    Throttling, to_line,
+    Stall, Stalls, Throttling, to_line,
 };
 use diecast_core_report::{Budgets, Fidelity, RunSummary, text};
 use diecast_core_vtime::{RealNs, Tdf, VirtNs};
@@ -397,4 +397,42 @@ fn who_had_the_cores_is_told() {
         ("cores kept awake, which others can have", "55 %"),
     ];
     assert_eq!(told, expected.map(|(what, share)| (what.to_owned(), share.to_owned())));
+}
+
+fn stalls(end_s: u64, found: &[(u32, u64, u64, Option<&str>)], lost_ns: u64) -> Record {
+    let at = |ms: u64| RealNs(ms * 1_000_000);
+    let stall = |&(core, from_ms, to_ms, by): &(u32, u64, u64, Option<&str>)| Stall {
+        core,
+        r_from_ns: at(from_ms),
+        r_to_ns: at(to_ms),
+        by: by.map(str::to_owned),
+    };
+    Record::Stalls(Stalls { r_ns: at(end_s * 1000), stalls: found.iter().map(stall).collect(), r_lost_ns: lost_ns })
+}
+
+/// The measured phase of these runs is from 107 to 127 s of real time.
+#[test]
+fn cores_that_others_have_for_a_hundredth_of_the_time_spoil_a_run_without_meters() {
+    let made = Made::new(Mode::Native, 1);
+    let judged = |records| {
+        let fidelity = made.fidelity(records);
+        let told = fidelity.checks(&Budgets::default()).into_iter().find(|check| check.what.starts_with("the longest"));
+        (verdict(&fidelity).0, told.map(|check| (check.what, check.measured)))
+    };
+    assert_eq!(judged(vec![]), (vec![], None), "nobody watched");
+    assert_eq!(judged(vec![stalls(110, &[], 0)]).1, Some(("the longest of that".into(), "0 ns".into())));
+    // 200 ms of 20 s are no more than a hundredth; what came before and after is none of them.
+    let almost = [
+        (1, 100_000, 107_100, Some("backup")),
+        (0, 110_000, 110_150, Some("backup")),
+        (1, 120_000, 120_090, None),
+        (1, 126_990, 130_000, None),
+    ];
+    let told = Some(("the longest of that (core 0, backup)".into(), "150 ms".into()));
+    assert_eq!(judged(vec![stalls(130, &almost, 0)]), (vec![], told.clone()));
+    let what = |core: u32| vec![format!("time kept from the lab, 100 us and more at once (core {core})")];
+    let more = [&almost[..], &[(1, 121_000, 121_010, Some("cron"))]].concat();
+    assert_eq!(judged(vec![stalls(115, &more[..2], 0), stalls(130, &more[2..], 0)]), (what(1), told.clone()));
+    // What was too much to be told counts as the worst core's.
+    assert_eq!(judged(vec![stalls(106, &[], 500_000_000), stalls(126, &almost, 510_000_000)]), (what(1), told));
 }

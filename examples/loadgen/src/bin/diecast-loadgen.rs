@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use diecast_loadgen::client::{self, ClientOptions};
 use diecast_loadgen::schedule::{Paths, ScheduleSpec};
-use diecast_loadgen::summary::{Summary, Window, samples_ns};
+use diecast_loadgen::summary::{Summary, Window, samples_ns, sent_ns};
 use diecast_loadgen::{clock, units};
 
 #[derive(Parser, Debug)]
@@ -58,6 +58,9 @@ struct Args {
     /// File for the raw latencies
     #[arg(long, default_value = "latency_ns.bin")]
     samples: PathBuf,
+    /// File for when each of those was to be sent: CLOCK_MONOTONIC in ns, in the same form and order
+    #[arg(long)]
+    sent: Option<PathBuf>,
     /// Print the schedule (nanoseconds and path of each request) and send nothing
     #[arg(long)]
     print_schedule: bool,
@@ -114,8 +117,10 @@ fn run(args: &Args) -> Result<(), String> {
     let cpu_ns = clock::process_cpu_ns() - cpu_before_ns;
 
     let window = Window { from_ns: args.warm_up, length_ns: args.measure };
-    let bytes: Vec<u8> = samples_ns(&arrivals, &report, window).iter().flat_map(|ns| ns.to_le_bytes()).collect();
-    std::fs::write(&args.samples, bytes).map_err(|e| format!("{}: {e}", args.samples.display()))?;
+    write_ns(&args.samples, &samples_ns(&arrivals, &report, window))?;
+    if let Some(file) = &args.sent {
+        write_ns(file, &sent_ns(&arrivals, &report, window))?;
+    }
     if let Some(fault) = &report.first_fault {
         eprintln!("diecast-loadgen: first fault: {fault}");
     }
@@ -124,6 +129,11 @@ fn run(args: &Args) -> Result<(), String> {
     println!("errors={}", summary.errors);
     println!("{}", serde_json::to_string(&summary).map_err(|e| e.to_string())?);
     Ok(())
+}
+
+fn write_ns(file: &Path, all_ns: &[u64]) -> Result<(), String> {
+    let bytes: Vec<u8> = all_ns.iter().flat_map(|ns| ns.to_le_bytes()).collect();
+    std::fs::write(file, bytes).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 fn parse_part(text: &str) -> Result<f64, String> {
