@@ -278,6 +278,18 @@ impl Network {
         Ok(())
     }
 
+    /// For how long any frame is on its way to another node at least, by the delays of links as they are: that of a link which
+    /// joins two nodes, or that of a first and a last one.
+    pub fn least_way(&self) -> VirtSpan {
+        let node = |v: VertexIx| self.node_of_vertex[v.at()].is_some();
+        let of = |from: bool, to: bool| {
+            let pipes = self.spec.pipes.iter().zip(&self.pipes);
+            let such = pipes.filter(|(spec, _)| node(spec.from) == from && node(spec.to) == to);
+            such.map(|(_, pipe)| pipe.link().least_delay_ns()).min().unwrap_or(u64::MAX)
+        };
+        VirtSpan(of(true, true).min(of(true, false).saturating_add(of(false, true))))
+    }
+
     /// A frame leaves a node's NIC at `now`.
     ///
     /// `debt` is CPU that its sender used for it and that is not charged yet: the frame enters the first pipe at

@@ -109,8 +109,16 @@ pub(crate) fn large_key(frame: &[u8], transport: usize) -> Option<[u8; LARGE_KEY
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Of a frame that left then, and that no thread sent.
+    pub(crate) fn trailer_at(left: RealNs) -> [u8; TRAILER_BYTES] {
+        let mut t = [0; TRAILER_BYTES];
+        t[..4].copy_from_slice(&MAGIC.to_ne_bytes());
+        t[8..16].copy_from_slice(&left.0.to_ne_bytes());
+        t
+    }
 
     #[test]
     fn a_trailer_is_taken_off() {

@@ -8,6 +8,7 @@
 mod acks;
 mod hand_over;
 mod hold;
+mod intake;
 mod stale;
 
 use std::io;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use diecast_core_net::{
     BUFFER_ROOM_BYTES, Change, DelayedAcks, Due, ETHERNET_HEADER_BYTES, Holding, LARGE_BYTES, NetError, NetSpec,
-    Network, NodeIx, OFFLOAD_HEADER_BYTES, Recorded, Segments, StaleEchoes,
+    Network, NodeIx, OFFLOAD_HEADER_BYTES, Recorded, StaleEchoes,
 };
 use diecast_core_vtime::{NS_PER_S, RealNs, RealSpan, VirtNs, VirtSpan};
 use rustix::buffer::spare_capacity;
@@ -29,7 +30,7 @@ use rustix::thread::CpuSet;
 
 use crate::capture::{Capture, CapturePoint, Direction, Tap, Taps, capture};
 use crate::clock::{FrameClock, monotonic_now};
-use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES, Trailer, find_trailer, large_key, parse};
+use crate::egress::{EgressLedger, ReceiveLedger, TRAILER_BYTES};
 use crate::error::HostNetError;
 use crate::lookout::Lookout;
 use crate::priority::{Scheduling, become_fifo};
@@ -38,23 +39,22 @@ use crate::stats::EmulatorStats;
 use crate::surplus::Surplus;
 use crate::sys;
 use crate::writers::{Hand, Writers};
+use intake::Read;
 
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
 const WAKE: u64 = u64::MAX;
 /// Of what the ledger has to take.
 const HANDED: u64 = u64::MAX - 1;
-/// Frames read from one TAP before the next has its turn; a large one takes as long as so many.
-const READ_BATCH: usize = 16;
-const READ_LARGE: usize = 5;
 /// The first of several frames that merge waits at most so long for those behind it.
 const MERGE_NS: u64 = 10_000;
 /// Deliveries before TAPs are looked at again.
 const DELIVER_BATCH: usize = 64;
 /// A frame that wakes the thread costs more than its way through the model, its sender included. So after `GATHER_AFTER`
-/// waits in a row that were shorter than `GATHER_NS`, frames may gather for as long, as at a NIC that moderates its
-/// interrupts; no delivery waits for that.
-const GATHER_NS: u64 = 20_000;
+/// waits in a row that were shorter than that, frames may gather for half of the least that any is on its way, within these
+/// bounds, as at a NIC that moderates its interrupts; no delivery waits for that.
+const GATHER_MIN_NS: u64 = 20_000;
+const GATHER_MAX_NS: u64 = 100_000;
 const GATHER_AFTER: u32 = 4;
 /// A timer wakes the thread late. So it has itself woken before a delivery is due, by the most that wake-ups were late of
 /// late, and polls until then: at most for `POLL_NS`, and in all for `POLL_SHARE_NS` of each `WINDOW_NS`; for twice as much
@@ -186,7 +186,9 @@ impl Emulator {
             keeper: Keeper::new(None),
             polling: Share::new(POLL_SHARE_NS),
             wakes_late_ns: POLL_NS,
+            gather_ns: GATHER_MIN_NS,
             short_waits: 0,
+            reads: Vec::new(),
             idle_looks: 0,
             entered: VirtNs(0),
             backlog: false,
@@ -374,8 +376,12 @@ struct Runner {
     polling: Share,
     /// The most that wake-ups were late, the latest ones first of all.
     wakes_late_ns: u64,
-    /// Waits in a row that ended soon.
+    /// For how long frames may gather.
+    gather_ns: u64,
+    /// Waits in a row that ended sooner than that.
     short_waits: u32,
+    /// What was read and has not entered the network yet.
+    reads: Vec<Read>,
     /// Waits in a row that ended without a frame.
     idle_looks: u32,
     /// When the last frame entered the network: the next one does no earlier.
@@ -418,16 +424,15 @@ impl Runner {
             for i in 0..events.len() {
                 let tag = events[(i + first) % events.len()].data.u64();
                 if tag == WAKE {
+                    self.take_in();
                     if self.obey().is_break() {
                         return;
                     }
                 } else if tag != HANDED {
                     self.read_batch(tag as usize);
-                    self.deliver();
-                    // With many TAPs one turn can be longer than a whole window.
-                    self.keep_to_share();
                 }
             }
+            self.take_in();
             // After what left nodes before.
             let listens = self.listens || events.iter().any(|event| event.data.u64() == HANDED);
             if listens && !self.unread {
@@ -449,34 +454,32 @@ impl Runner {
             return self.look(events);
         }
         self.tally.wakeups += 1;
-        if self.short_waits >= GATHER_AFTER {
-            thread::sleep(Duration::from_nanos(timeout.0.min(GATHER_NS)));
-            self.keeper.busy_since = monotonic_now();
-            let found = self.look(events);
-            if found == Ok(0) {
-                self.short_waits = 0;
-            }
-            return found;
-        }
         let polls = until.delivery && self.may_poll(begin);
         let early = if polls { self.wakes_late_ns } else { 0 };
-        let sleep_ns = timeout.0.saturating_sub(early);
+        let (sleep_ns, gathers) = (timeout.0.saturating_sub(early), self.short_waits >= GATHER_AFTER);
+        let nap_ns = if gathers { sleep_ns.min(self.gather_ns) } else { sleep_ns };
         let mut found = Ok(0);
         self.keeper.busy_since = begin;
-        if sleep_ns > 0 {
-            let limit = Timespec { tv_sec: (sleep_ns / NS_PER_S) as _, tv_nsec: (sleep_ns % NS_PER_S) as _ };
-            found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
-            self.keeper.busy_since = monotonic_now();
+        if nap_ns > 0 {
+            if gathers {
+                thread::sleep(Duration::from_nanos(nap_ns));
+                self.keeper.busy_since = monotonic_now();
+                found = self.look(events);
+            } else {
+                let limit = Timespec { tv_sec: (nap_ns / NS_PER_S) as _, tv_nsec: (nap_ns % NS_PER_S) as _ };
+                found = epoll::wait(&self.epoll, spare_capacity(events), Some(&limit));
+                self.keeper.busy_since = monotonic_now();
+            }
             if found == Ok(0) {
-                let late_ns = self.keeper.busy_since.since(begin).0.saturating_sub(sleep_ns);
+                let late_ns = self.keeper.busy_since.since(begin).0.saturating_sub(nap_ns);
                 self.wakes_late_ns = late_ns.max(self.wakes_late_ns - self.wakes_late_ns / FORGET).min(POLL_NS);
             }
         }
-        if early > 0 && found == Ok(0) {
+        if early > 0 && nap_ns == sleep_ns && found == Ok(0) {
             found = self.poll(events, until.at);
         }
-        let short = monotonic_now().since(begin).0 < GATHER_NS;
-        self.short_waits = if short { self.short_waits + 1 } else { 0 };
+        let goes_on = if gathers { found != Ok(0) } else { monotonic_now().since(begin).0 < self.gather_ns };
+        self.short_waits = if goes_on { GATHER_AFTER.min(self.short_waits + 1) } else { 0 };
         found
     }
 
@@ -552,136 +555,12 @@ impl Runner {
         None
     }
 
-    fn read_batch(&mut self, node: usize) {
-        let mut left = READ_BATCH;
-        while left > 0 {
-            let done = if self.hand.offload[node] { self.read_large(node) } else { self.read_one(node) };
-            let Some(done) = done else { return };
-            left = left.saturating_sub(done.min(READ_LARGE));
-        }
-        self.unread = true;
-    }
-
-    /// Reads a frame; `None` when there is none.
-    fn read_one(&mut self, node: usize) -> Option<usize> {
-        let tap = self.hand.taps[node].as_ref()?;
-        let mut frame = self.net.buffer();
-        frame.reserve(self.frame_room);
-        match rustix::io::read(tap, spare_capacity(&mut frame)) {
-            Ok(_) => {
-                self.tally.packets_read += 1;
-                let now = monotonic_now();
-                let mut found = None;
-                if self.ledger.is_some() {
-                    let trailer = find_trailer(&frame);
-                    frame.truncate(trailer.map_or(frame.len(), |(length, _)| length));
-                    found = trailer.map(|(_, trailer)| trailer);
-                }
-                let (v, debt) = self.enters(node, found, now);
-                self.leave(node, frame, v, debt, found);
-                Some(1)
-            }
-            Err(e) => {
-                self.net.recycle(frame);
-                self.not_read(node, e)
-            }
-        }
-    }
-
-    /// Reads a frame with what its kernel left to do, and does that; how many frames it stands for.
-    fn read_large(&mut self, node: usize) -> Option<usize> {
-        let tap = self.hand.taps[node].as_ref()?;
-        let mut read = self.net.large_buffer();
-        if let Err(e) = rustix::io::read(tap, spare_capacity(&mut read)) {
-            self.net.recycle_large(read);
-            return self.not_read(node, e);
-        }
-        self.tally.packets_read += 1;
-        let now = monotonic_now();
-        Some(self.take_in(node, read, now))
-    }
-
-    fn take_in(&mut self, node: usize, read: Vec<u8>, now: RealNs) -> usize {
-        let from = NodeIx(node as u32);
-        let Some((header, mut frame)) = read.split_first_chunk::<OFFLOAD_HEADER_BYTES>() else {
-            self.net.malformed(from, read.len());
-            return 1;
-        };
-        let mut trailer = None;
-        if header[1] == 0 && self.ledger.is_some() {
-            let found = find_trailer(frame);
-            frame = &frame[..found.map_or(frame.len(), |(length, _)| length)];
-            trailer = found.map(|(_, trailer)| trailer);
-        }
-        let Ok(segments) = Segments::new(header, frame) else {
-            self.net.malformed(from, frame.len());
-            self.net.recycle_large(read);
-            return 1;
-        };
-        let at = segments.transport();
-        if let (Some(ledger), Some(at)) = (&self.ledger, at) {
-            let found = large_key(frame, at).and_then(|key| ledger.trailer_of(&key));
-            trailer = found.and_then(|trailer| parse(&trailer));
-        }
-        let (v, debt) = self.enters(node, trailer, now);
-        if at.is_none() || !self.captures.is_empty() {
-            let count = self.cut(node, segments, v, debt, trailer);
-            self.net.recycle_large(read);
-            return count;
-        }
-        self.pass_acks(node, frame, v, debt);
-        self.net.ingress_large(v, from, read, debt).unwrap_or_else(|read| {
-            let (header, frame) = read.split_first_chunk().expect("it was seen above");
-            let count = Segments::new(header, frame).map_or(0, |segments| self.cut(node, segments, v, debt, trailer));
-            self.net.recycle_large(read);
-            count
-        })
-    }
-
-    fn cut(
-        &mut self,
-        node: usize,
-        mut segments: Segments<'_>,
-        v: VirtNs,
-        debt: VirtSpan,
-        trailer: Option<Trailer>,
-    ) -> usize {
-        loop {
-            let mut buffer = self.net.buffer();
-            if !segments.next_into(&mut buffer, self.frame_room) {
-                self.net.recycle(buffer);
-                return segments.count();
-            }
-            self.leave(node, buffer, v, debt, trailer);
-        }
-    }
-
     /// A frame enters the network.
     fn ingress(&mut self, node: usize, frame: Vec<u8>, v: VirtNs, debt: VirtSpan) {
         if !self.captures.is_empty() {
             self.captures.at_nic(node, v.plus(debt), Direction::Sent, &frame);
         }
         self.net.ingress(v, NodeIx(node as u32), frame, debt);
-    }
-
-    fn not_read(&mut self, node: usize, e: Errno) -> Option<usize> {
-        if !matches!(e, Errno::AGAIN | Errno::INTR) {
-            self.lose(node);
-        }
-        None
-    }
-
-    /// When a frame that was read now enters the network, and how much later it may leave: its sender is charged by what
-    /// its trailer says.
-    fn enters(&mut self, node: usize, trailer: Option<Trailer>, now: RealNs) -> (VirtNs, VirtSpan) {
-        self.tally.without_trailer += u64::from(self.ledger.is_some() && trailer.is_none());
-        let at = trailer.map_or(now, |trailer| trailer.at.min(now));
-        // Never before a frame that has entered: what was recorded then replays in the same order.
-        self.entered = self.entered.max(self.clock.v_of(at));
-        let sent = trailer.and_then(|trailer| trailer.sent);
-        let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
-        ledger.take_handed(Some(node), sent.at, now);
-        (self.entered, ledger.charge_sender(node, &sent, now).since(self.entered))
     }
 
     /// The device has gone with its namespace.
