@@ -10,8 +10,9 @@ times): a frame made of a quota alone. Their samples are divided by ten before t
 All modes get the same arrivals, so each request is compared with the same one in the native run: errors and intervals are
 those of a bootstrap that draws blocks of consecutive requests, the same in both.
 
-A host that keeps its cores from the native run for milliseconds does so to a dilated one for a TDF-th as long in virtual time.
-Without judging it, each mode has a second comparison of the 99th percentile: of those requests that met no stall in either run.
+Native is alone on its cores, but for what the host keeps them for: its run tells when a core was somebody else's or stood still
+(records `stalls`). Requests that were under way then, and those that queued behind them, are left out, on both sides; what
+becomes of the dilated run is in its figures. The errors with all requests are printed too, and not judged.
 
 Usage: benches/cpu.py [--small] [--cell CELL]... [--handed] [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
@@ -52,9 +53,8 @@ MORE_UNTIL_S, WARM_UP_S, AROUND_S = 1740, 0.5, 5
 # A lab that leaves its host room is probed at a quarter of its TDF, for which 30 % of its warm-up have to be a real second.
 PROBED_WARM_UP_S = {"diecast-1": 1.4}
 TOO_FEW = "too few samples"
-# In a queue a request waits longer than the one before it by at most what that one takes. What is beyond two of them by so many us
-# is a stall, until a request waits no longer than those before it or half of all; or, in a long queue, others overtook it.
-STALL_US = 100
+# From a client to a server, or back.
+LINKS, LINK_US = 2, 100
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -84,10 +84,11 @@ workload:
     command:
       - sh
       - -c
-      - name=${{node}}; n=$${{name#client-}}; exec loadgen "http://server-$$n/" --rate=${{rate}} --seed={seed} --stream=all --skip=$$(( (n - 1) * {measure} + {lead} ))ms --warm-up=${{warm_up}} --measure=${{measure}}
+      - name=${{node}}; n=$${{name#client-}}; exec loadgen "http://server-$$n/" --rate=${{rate}} --seed={seed} --stream=all --skip=$$(( (n - 1) * {measure} + {lead} ))ms --warm-up=${{warm_up}} --measure=${{measure}} --sent=sent_ns.bin
     files: {{/usr/local/bin/loadgen: diecast-loadgen}}
 metrics:
   latency: {{from: [{clients}], samples: latency_ns.bin, unit: ns, show: [mean, p50, p99]}}
+  sent:    {{from: [{clients}], samples: sent_ns.bin, unit: ns, show: [min]}}
   errors:  {{from: [{clients}], regex: 'errors=(\\d+)', unit: requests, combine: sum}}
 """
 
@@ -125,7 +126,7 @@ def catalog(cell, mode, block, small):
     virtual_s = (1.0 if small else real_s) / (tdf if mode != CFS else 1)
     return CATALOG.format(
         nodes="".join(PAIR.format(i=i, client=client) for i in range(1, pairs + 1)), all=", ".join(names("client") + names("server")),
-        servers=", ".join(names("server")), clients=", ".join(names("client")), mbit=1000 // slower, delay=100 * slower,
+        servers=", ".join(names("server")), clients=", ".join(names("client")), mbit=1000 // slower, delay=LINK_US * slower,
         service=service_us, parts=f", --parts, 2, --by, {HANDED[cell]}" if cell in HANDED else "", rate=load / service_us * 1e6 / slower, seed=SEED + block,
         warm_up=round(1000 * slower * warm_up_s(mode, small)), measure=round(1000 * virtual_s),
         lead=round(1000 * slower * (max(PROBED_WARM_UP_S.values()) - warm_up_s(mode, small))))
@@ -263,30 +264,38 @@ def side_of(both, side):
     return [ns for sides in both for ns in sides[side]]
 
 
-def stalled(latencies, service_us):
-    """Which requests of one server waited for a stall."""
-    middle, last, until, marks = statistics.median(latencies or [0]), math.inf, None, []
-    for ns in latencies:
-        if until is None and ns > last + 1000 * (2 * service_us + STALL_US):
-            until = max(last, middle)
-        elif until is not None and ns <= until:
-            until = None
-        marks.append(until is not None)
-        last = ns
+def numbers(path):
+    return [ns for (ns,) in struct.iter_unpack("<Q", open(path, "rb").read())]
+
+
+def stalls(out):
+    """When a core was kept from a run without meters, as (from, to) of CLOCK_MONOTONIC in ns, in order and apart from each other;
+    None where that was not watched."""
+    records = [json.loads(line) for line in open(f"{out}/journal.jsonl") if line.startswith('{"record":"stalls"')]
+    apart = []
+    for begin, end in sorted((s["r_from_ns"], s["r_to_ns"]) for r in records for s in r["stalls"]):
+        if apart and begin <= apart[-1][1]:
+            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+        else:
+            apart.append((begin, end))
+    return apart if records else None
+
+
+def met_stalls(out):
+    """Of each request of a native run whether it met a stall: it was under way, or reached its server while that had still to do
+    with one that had met one. By when requests were to be sent and took, not by how long."""
+    found = stalls(out)
+    latencies, sent = (numbers(f"{out}/samples/{name}.client-1.bin") for name in ("latency", "sent"))
+    if found is None:
+        return [False] * len(latencies)
+    ends, way_ns, busy_until, met, marks = [end for _, end in found], 1000 * LINKS * LINK_US, 0, False, []
+    for begin, ns in zip(sent, latencies):
+        next_stall = bisect.bisect_right(ends, begin)
+        under_way = next_stall < len(found) and found[next_stall][0] < begin + ns
+        met = under_way or (met and begin + way_ns < busy_until)
+        busy_until = max(busy_until, begin + ns - way_ns)
+        marks.append(met)
     return marks
-
-
-def without_stalls(runs, service_us):
-    """The 99th percentiles of the requests that met no stall in either run, and what part of all met one in each, of the runs of
-    `same_requests`; None where all did."""
-    pairs = list(itertools.chain(*runs))
-    marks = [[mark for sides in pairs for mark in stalled(sides[side], service_us)] for side in (1, 0)]
-    kept = [[ns for ns, *met in zip(side_of(pairs, side), *marks) if not any(met)] for side in (1, 0)]
-    if not kept[0]:
-        return None
-    p99 = [sorted(of)[math.ceil(0.99 * len(of)) - 1] for of in kept]
-    return {"n": len(kept[0]), "native_us": p99[0] / 1e3, "us": p99[1] / 1e3, "error": p99[1] / p99[0] - 1,
-            "native_stalled": sum(marks[0]) / len(marks[0]), "stalled": sum(marks[1]) / len(marks[1])}
 
 
 def statistic(name, values, times, order, reached):
@@ -298,20 +307,26 @@ def statistic(name, values, times, order, reached):
 
 
 def same_requests(native, directories, pairs):
-    """Of each run, for each pair, its latencies and those of the same requests in the native run; None where a request is missing
-    on a side."""
+    """Of each run, for each pair, its latencies, those of the same requests in the native run, and which of these met a stall; None
+    where a request is missing on a side."""
     runs = []
     for reference, out in zip(native, directories):
-        ours, theirs = requests(out, pairs), requests(reference, 1)[0]
+        ours, theirs, met = requests(out, pairs), requests(reference, 1)[0], met_stalls(reference)
         ends = list(itertools.accumulate(map(len, ours), initial=0))
         if ends[-1] > len(theirs) or errors_of(out) or errors_of(reference):
             return None
-        runs.append([(own, theirs[begin:begin + len(own)]) for own, begin in zip(ours, ends)])
+        runs.append([(own, theirs[begin:begin + len(own)], met[begin:begin + len(own)]) for own, begin in zip(ours, ends)])
     return runs
 
 
+def alone(runs):
+    """The same without the requests that met a stall natively."""
+    kept = lambda values, met: [ns for ns, stalled in zip(values, met) if not stalled]
+    return [[(kept(own, met), kept(theirs, met)) for own, theirs, met in run] for run in runs]
+
+
 def paired(runs):
-    """Error of each figure and its 95 % interval, against the same requests of the native runs."""
+    """Of each figure its value, the native one, the error and its 95 % interval, against the same requests of the native runs."""
     ours, theirs = (side_of(itertools.chain(*runs), side) for side in (0, 1))
     n = len(ours)
     length = min(BLOCK, n // 20)
@@ -339,12 +354,14 @@ def paired(runs):
     seen = [errors(drawn()) for _ in range(REPLICATES)]
     edge = lambda name, part: sorted(e[name] for e in seen)[round(part * (REPLICATES - 1))]
     found = errors([1] * n)
-    return {name: (found[name], {"low": edge(name, 0.025), "high": edge(name, 0.975)}) for name in FIGURES}
+    whole = lambda side, name: statistic(name, sides[side][0], [1] * n, sides[side][1], range(1, n + 1)) / 1e3
+    return {name: {"us": whole(0, name), "native_us": whole(1, name), "error": found[name], "interval_95": [edge(name, 0.025), edge(name, 0.975)]}
+            for name in FIGURES}
 
 
 def judged(error, interval, bar):
     """As `diecast compare`: outside, inside, or too few samples to say."""
-    low, high = interval["low"], interval["high"]
+    low, high = interval
     if low > bar or high < -bar:
         return "MISSED"
     return "met" if abs(error) <= bar and (high - low) / 2 <= bar else TOO_FEW
@@ -361,18 +378,20 @@ def figures_of(cell, mode, o):
         return []
     rows = compared(native, [] if mode == "native" else directories)
     same = None if mode == "native" else same_requests(native, directories, MODES[mode][0])
-    errors = paired(same) if same else None
+    of_all, of_alone = (paired(same), paired(alone(same))) if same else (None, None)
     found = {}
     for figure, bar in zip(FIGURES, bars):
         c = rows[figure][0 if mode == "native" else 1]
         found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
-        if mode != "native" and (errors or c["interval"]):
+        if mode != "native" and (same or c["interval"]):
             # Where requests failed, as of runs that have nothing in common.
-            error, interval = errors[figure] if errors else (c["error"], c["interval"])
-            found[figure] |= {"error": error, "interval_95": [interval["low"], interval["high"]], "paired": bool(errors), "bar": bar,
-                              "judged": None if mode == CFS else judged(error, interval, bar)}
-    unstalled = without_stalls(same, CELLS[cell][0]) if same else None
-    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "p99_without_stalls": unstalled, **facts(directories)}]
+            apart = c["interval"] and {"error": c["error"], "interval_95": [c["interval"]["low"], c["interval"]["high"]]}
+            found[figure] |= (of_alone[figure] | {"all": of_all[figure]} if same else apart) | {"paired": bool(same), "bar": bar}
+            error, interval = found[figure]["error"], found[figure]["interval_95"]
+            found[figure]["judged"] = None if mode == CFS else judged(error, interval, bar)
+    met = list(itertools.chain(*map(met_stalls, native)))
+    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "native_stalls_watched": None not in map(stalls, native),
+             "native_met_stalls": sum(met) / max(1, len(met)), **facts(directories)}]
 
 
 def show(f):
@@ -388,9 +407,10 @@ def show(f):
         parts.append(text)
     probe = "/".join(f"{us:.0f}" for us in f["host_probe_us"].values())
     more = [f"probe {probe} us", f"stolen {100 * (f['stolen'] or 0):.1f} %"]
-    if u := f["p99_without_stalls"]:
-        more.append(f"stalled or overtaken {100 * u['stalled']:.1f} %, natively {100 * u['native_stalled']:.1f}; p99 of the others {u['us']:.0f} us, "
-                    f"natively {u['native_us']:.0f} ({100 * u['error']:+.1f} %, not judged)")
+    if f["mode"] == "native":
+        more.append(f"met stalls {100 * f['native_met_stalls']:.1f} %" if f["native_stalls_watched"] else "stalls not watched")
+    elif of_all := {name: c["all"] for name, c in f["figures"].items() if "all" in c}:
+        more.append("with those that met stalls natively " + ", ".join(f"{name} {100 * c['error']:+.1f} %" for name, c in of_all.items()) + " (not judged)")
     if f["conservation_worst_window"] is not None:
         more.append(f"conservation: run {100 * f['conservation_whole_run']:.2f} %, worst window {100 * f['conservation_worst_window']:.2f} % "
                     f"(at most {100 * CONSERVATION:g} %) {f['conservation_judged']}")
