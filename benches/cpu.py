@@ -46,15 +46,17 @@ SEED = 11
 # A run that calls itself not trustworthy is made again, as its user would, so often at most and while all that this takes stays
 # within so many seconds: a native one, which is short and meets a host's stalls at their full length, more often. Each is
 # printed, and in the JSON.
-AGAIN, AGAIN_NATIVE, AGAIN_S = 1, 5, 250
+AGAIN, AGAIN_NATIVE, AGAIN_S = 1, 5, 100
 # Figures with too few samples get further blocks, of their mode and of the native one, until so many seconds have passed.
 # Virtual seconds of warming up, and real ones that a run takes beside it and what it measures.
 MORE_UNTIL_S, WARM_UP_S, AROUND_S = 1740, 0.5, 5
 # A lab that leaves its host room is probed at a quarter of its TDF, for which 30 % of its warm-up have to be a real second.
 PROBED_WARM_UP_S = {"diecast-1": 1.4}
 TOO_FEW = "too few samples"
-# From a client to a server, or back.
+# From a client to a server, or back; and what a request and its answer take beside the service, of the core that is fuller natively
+# at 50 us: client and emulator have some 115 us of theirs. Too much only leaves more out behind a stall.
 LINKS, LINK_US = 2, 100
+BESIDE_US = 80
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -269,11 +271,13 @@ def numbers(path):
 
 
 def stalls(out):
-    """When a core was kept from a run without meters, as (from, to) of CLOCK_MONOTONIC in ns, in order and apart from each other;
-    None where that was not watched."""
-    records = [json.loads(line) for line in open(f"{out}/journal.jsonl") if line.startswith('{"record":"stalls"')]
-    apart = []
-    for begin, end in sorted((s["r_from_ns"], s["r_to_ns"]) for r in records for s in r["stalls"]):
+    """When a core of a run without meters was kept from its nodes, as (from, to) of CLOCK_MONOTONIC in ns, in order and apart from
+    each other; None where that was not watched."""
+    header, *lines = open(f"{out}/journal.jsonl")
+    records = [json.loads(line) for line in lines if line.startswith('{"record":"stalls"')]
+    cores = {core for node in json.loads(header)["nodes"] for core in node["host_cores"]}
+    found, apart = (s for r in records for s in r["stalls"] if s["core"] in cores), []
+    for begin, end in sorted((s["r_from_ns"], s["r_to_ns"]) for s in found):
         if apart and begin <= apart[-1][1]:
             apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
         else:
@@ -281,20 +285,30 @@ def stalls(out):
     return apart if records else None
 
 
-def met_stalls(out):
-    """Of each request of a native run whether it met a stall: it was under way, or reached its server while that had still to do
-    with one that had met one. By when requests were to be sent and took, not by how long."""
+def done(begin, work, found, ends):
+    """When work is done that begins then and stands still in the stalls that were found, which end then."""
+    at = bisect.bisect_right(ends, begin)
+    while at < len(found) and found[at][0] < begin + work:
+        work -= max(0, found[at][0] - begin)
+        begin = found[at][1]
+        at += 1
+    return begin + work
+
+
+def met_stalls(out, service_us):
+    """Of each request of a native run whether it met a stall: of a server that takes the same for each, one after the other, it would
+    have had its answer later for it. By when requests were to be sent, not by how long they took: those that took long by chance
+    would be left out more often."""
     found = stalls(out)
-    latencies, sent = (numbers(f"{out}/samples/{name}.client-1.bin") for name in ("latency", "sent"))
+    sent = numbers(f"{out}/samples/sent.client-1.bin")
     if found is None:
-        return [False] * len(latencies)
-    ends, way_ns, busy_until, met, marks = [end for _, end in found], 1000 * LINKS * LINK_US, 0, False, []
-    for begin, ns in zip(sent, latencies):
-        next_stall = bisect.bisect_right(ends, begin)
-        under_way = next_stall < len(found) and found[next_stall][0] < begin + ns
-        met = under_way or (met and begin + way_ns < busy_until)
-        busy_until = max(busy_until, begin + ns - way_ns)
-        marks.append(met)
+        return [False] * len(sent)
+    ends, way, work = [end for _, end in found], 1000 * LINKS * LINK_US, 1000 * (service_us + BESIDE_US)
+    free, free_alone, marks = 0, 0, []
+    for begin in sent:
+        free = done(max(free, done(begin, way, found, ends)), work, found, ends)
+        free_alone = max(free_alone, begin + way) + work
+        marks.append(done(free, way, found, ends) > free_alone + way)
     return marks
 
 
@@ -306,12 +320,12 @@ def statistic(name, values, times, order, reached):
     return values[order[bisect.bisect_left(reached, math.ceil(float(name[1:]) / 100 * reached[-1]))]]
 
 
-def same_requests(native, directories, pairs):
+def same_requests(native, directories, pairs, service_us):
     """Of each run, for each pair, its latencies, those of the same requests in the native run, and which of these met a stall; None
     where a request is missing on a side."""
     runs = []
     for reference, out in zip(native, directories):
-        ours, theirs, met = requests(out, pairs), requests(reference, 1)[0], met_stalls(reference)
+        ours, theirs, met = requests(out, pairs), requests(reference, 1)[0], met_stalls(reference, service_us)
         ends = list(itertools.accumulate(map(len, ours), initial=0))
         if ends[-1] > len(theirs) or errors_of(out) or errors_of(reference):
             return None
@@ -325,8 +339,9 @@ def alone(runs):
     return [[(kept(own, met), kept(theirs, met)) for own, theirs, met in run] for run in runs]
 
 
-def paired(runs):
-    """Of each figure its value, the native one, the error and its 95 % interval, against the same requests of the native runs."""
+def paired(runs, replicates=REPLICATES):
+    """Of each figure its value, the native one, the error and, of so many replicates, its 95 % interval, against the same requests of
+    the native runs."""
     ours, theirs = (side_of(itertools.chain(*runs), side) for side in (0, 1))
     n = len(ours)
     length = min(BLOCK, n // 20)
@@ -351,12 +366,12 @@ def paired(runs):
             marks[at + length] -= 1
         return list(itertools.accumulate(marks[:n]))
 
-    seen = [errors(drawn()) for _ in range(REPLICATES)]
-    edge = lambda name, part: sorted(e[name] for e in seen)[round(part * (REPLICATES - 1))]
+    seen = [errors(drawn()) for _ in range(replicates)]
+    edge = lambda name, part: sorted(e[name] for e in seen)[round(part * (replicates - 1))]
     found = errors([1] * n)
     whole = lambda side, name: statistic(name, sides[side][0], [1] * n, sides[side][1], range(1, n + 1)) / 1e3
-    return {name: {"us": whole(0, name), "native_us": whole(1, name), "error": found[name], "interval_95": [edge(name, 0.025), edge(name, 0.975)]}
-            for name in FIGURES}
+    intervals = {name: {"interval_95": [edge(name, 0.025), edge(name, 0.975)]} for name in FIGURES if seen}
+    return {name: {"us": whole(0, name), "native_us": whole(1, name), "error": found[name], **intervals.get(name, {})} for name in FIGURES}
 
 
 def judged(error, interval, bar):
@@ -377,8 +392,8 @@ def figures_of(cell, mode, o):
     if not native or not directories:
         return []
     rows = compared(native, [] if mode == "native" else directories)
-    same = None if mode == "native" else same_requests(native, directories, MODES[mode][0])
-    of_all, of_alone = (paired(same), paired(alone(same))) if same else (None, None)
+    same = None if mode == "native" else same_requests(native, directories, MODES[mode][0], CELLS[cell][0])
+    of_all, of_alone = (paired(same, replicates=0), paired(alone(same))) if same else (None, None)
     found = {}
     for figure, bar in zip(FIGURES, bars):
         c = rows[figure][0 if mode == "native" else 1]
@@ -389,7 +404,7 @@ def figures_of(cell, mode, o):
             found[figure] |= (of_alone[figure] | {"all": of_all[figure]} if same else apart) | {"paired": bool(same), "bar": bar}
             error, interval = found[figure]["error"], found[figure]["interval_95"]
             found[figure]["judged"] = None if mode == CFS else judged(error, interval, bar)
-    met = list(itertools.chain(*map(met_stalls, native)))
+    met = [mark for out in native for mark in met_stalls(out, CELLS[cell][0])]
     return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "native_stalls_watched": None not in map(stalls, native),
              "native_met_stalls": sum(met) / max(1, len(met)), **facts(directories)}]
 

@@ -396,7 +396,7 @@ impl Fidelity {
                 .map(|sample| (sample.node.clone(), sample.slotless_hits))
                 .collect(),
             waits: node_waits(records, v_window),
-            stalls: core_stalls(records, r_window),
+            stalls: core_stalls(header, records, r_window),
             host_use: host_use.and_then(|(from, to)| HostShares::between(from, to)),
             host_speed: host_speed.into_iter().map(|(core, turns)| CoreSpeed::of(core, &turns)).collect(),
             findings: findings.into_values().collect(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use diecast_core_journal::{Record, Stalls};
+use diecast_core_journal::{Header, Record, Stalls};
 use diecast_core_vtime::RealNs;
 use serde::{Deserialize, Serialize};
 
@@ -27,13 +27,20 @@ pub struct CoreStalls {
     pub r_by_ns: BTreeMap<String, u64>,
 }
 
-/// Every core that was, by number; none where that was not watched. What found no room in the programs' ring counts as the worst
-/// core's.
-pub(crate) fn core_stalls(records: &[Record], (begin, end): (RealNs, RealNs)) -> Option<Vec<CoreStalls>> {
+/// Every core of the nodes that was, by number; none where that was not watched. What found no room in the programs' ring counts as
+/// the worst core's.
+pub(crate) fn core_stalls(
+    header: &Header,
+    records: &[Record],
+    (begin, end): (RealNs, RealNs),
+) -> Option<Vec<CoreStalls>> {
+    // Nodes that are pinned nowhere may run on any.
+    let everywhere = header.nodes.iter().any(|node| node.host_cores.is_empty());
+    let of_nodes = |core: u32| everywhere || header.nodes.iter().any(|node| node.host_cores.contains(&core));
     let looks: Vec<&Stalls> =
         records.iter().filter_map(|record| if let Record::Stalls(look) = record { Some(look) } else { None }).collect();
     let mut cores: BTreeMap<u32, CoreStalls> = BTreeMap::new();
-    for stall in looks.iter().flat_map(|look| &look.stalls) {
+    for stall in looks.iter().flat_map(|look| &look.stalls).filter(|stall| of_nodes(stall.core)) {
         let ns = stall.r_to_ns.min(end).since(stall.r_from_ns.max(begin)).ns();
         if ns == 0 {
             continue;

@@ -1,8 +1,8 @@
 //! Set, cut, heal, flap, partition, reroute: what they drop, and that they drop nothing else.
 
 use diecast_core_net::{
-    Change, Codel, Discipline, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Link, LinkPart, NetBuilder, NetError, Network,
-    NodeIx, PipeIx, Red,
+    Change, Codel, Discipline, Distribution, FQ_QUEUE_PACKETS_DEFAULT, FqCodel, Jitter, Link, LinkPart, NetBuilder,
+    NetError, Network, NodeIx, PipeIx, Red,
 };
 use diecast_core_vtime::{VirtNs, VirtSpan};
 
@@ -329,4 +329,31 @@ fn a_watched_pipe_shows_what_it_sends_when_it_begins() {
     net.ingress(VirtNs(9 * MS), A, frame(&spec, A, B, 9, 1000), VirtSpan(0));
     all(&mut net);
     assert!(net.take_seen().is_empty());
+}
+
+/// No frame is on its way for less, by any way: over a first and a last link, or one that joins two nodes.
+#[test]
+fn the_least_way_follows_the_links_as_they_are() {
+    let link = |delay_ns| Link { delay_ns, ..Link::default() };
+    let mut b = NetBuilder::new(1, 77);
+    let (_, left) = b.node("left");
+    let (_, right) = b.node("right");
+    let (hub, far) = (b.switch("hub"), b.switch("far"));
+    let (up, _) = b.link(left, hub, link(300));
+    b.link(right, far, link(200));
+    b.link(hub, far, link(10));
+    let mut net = Network::new(&b.build().unwrap()).unwrap();
+    assert_eq!(net.least_way(), VirtSpan(400), "right to right is none, but its two links are the shortest");
+    let jitter = Jitter { distribution: Distribution::Uniform, spread_ns: 50, reorder: false };
+    let shorter = Link { jitter: Some(jitter), ..link(100) };
+    net.schedule(VirtNs(5), Change::Set { pipe: up, link: Box::new(shorter) }).unwrap();
+    assert_eq!(net.least_way(), VirtSpan(400), "it is due later");
+    assert_eq!(net.pop_due(VirtNs(5)), None);
+    assert_eq!(net.least_way(), VirtSpan(250));
+
+    let mut b = NetBuilder::new(1, 77);
+    let (_, left) = b.node("left");
+    let (_, right) = b.node("right");
+    b.link(left, right, link(70));
+    assert_eq!(Network::new(&b.build().unwrap()).unwrap().least_way(), VirtSpan(70));
 }

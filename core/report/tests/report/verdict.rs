@@ -421,12 +421,13 @@ fn cores_that_others_have_for_a_hundredth_of_the_time_spoil_a_run_without_meters
     };
     assert_eq!(judged(vec![]), (vec![], None), "nobody watched");
     assert_eq!(judged(vec![stalls(110, &[], 0)]).1, Some(("the longest of that".into(), "0 ns".into())));
-    // 200 ms of 20 s are no more than a hundredth; what came before and after is none of them.
+    // 200 ms of 20 s are no more than a hundredth; what came before and after is none of them, nor are cores of no node.
     let almost = [
         (1, 100_000, 107_100, Some("backup")),
         (0, 110_000, 110_150, Some("backup")),
         (1, 120_000, 120_090, None),
         (1, 126_990, 130_000, None),
+        (7, 110_000, 120_000, Some("backup")),
     ];
     let told = Some(("the longest of that (core 0, backup)".into(), "150 ms".into()));
     assert_eq!(judged(vec![stalls(130, &almost, 0)]), (vec![], told.clone()));
