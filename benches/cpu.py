@@ -57,6 +57,10 @@ TOO_FEW = "too few samples"
 # at 50 us: client and emulator have some 115 us of theirs. Too much only leaves more out behind a stall.
 LINKS, LINK_US = 2, 100
 BESIDE_US = 80
+# One that a late timer tells may have begun so much earlier; and so long after one before the first request its queue is gone.
+UNSEEN_NS, SETTLES_NS = 4_000_000, 50_000_000
+# Requests from which figures are judged.
+FEWEST = 20
 # Consecutive requests that are drawn together, some ten times as long as a queue lasts; and how often all are drawn.
 BLOCK, REPLICATES = 200, 400
 
@@ -277,7 +281,7 @@ def stalls(out):
     records = [json.loads(line) for line in lines if line.startswith('{"record":"stalls"')]
     cores = {core for node in json.loads(header)["nodes"] for core in node["host_cores"]}
     found, apart = (s for r in records for s in r["stalls"] if s["core"] in cores), []
-    for begin, end in sorted((s["r_from_ns"], s["r_to_ns"]) for s in found):
+    for begin, end in sorted((s["r_from_ns"] - (0 if s["by"] else UNSEEN_NS), s["r_to_ns"]) for s in found):
         if apart and begin <= apart[-1][1]:
             apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
         else:
@@ -305,10 +309,12 @@ def met_stalls(out, service_us):
         return [False] * len(sent)
     ends, way, work = [end for _, end in found], 1000 * LINKS * LINK_US, 1000 * (service_us + BESIDE_US)
     free, free_alone, marks = 0, 0, []
+    before = bisect.bisect_right(ends, sent[0]) if sent else 0
+    settled = ends[before - 1] + SETTLES_NS if before else 0
     for begin in sent:
         free = done(max(free, done(begin, way, found, ends)), work, found, ends)
         free_alone = max(free_alone, begin + way) + work
-        marks.append(done(free, way, found, ends) > free_alone + way)
+        marks.append(begin < settled or done(free, way, found, ends) > free_alone + way)
     return marks
 
 
@@ -393,19 +399,21 @@ def figures_of(cell, mode, o):
         return []
     rows = compared(native, [] if mode == "native" else directories)
     same = None if mode == "native" else same_requests(native, directories, MODES[mode][0], CELLS[cell][0])
-    of_all, of_alone = (paired(same, replicates=0), paired(alone(same))) if same else (None, None)
+    kept = alone(same) if same else []
+    n_alone = sum(len(own) for run in kept for own, _ in run)
+    of_all, of_alone = (paired(same, replicates=0), paired(kept)) if n_alone >= FEWEST else (None, None)
     found = {}
     for figure, bar in zip(FIGURES, bars):
         c = rows[figure][0 if mode == "native" else 1]
         found[figure] = {"us": c["value"] / 1e3, "spread": c["spread"]}
-        if mode != "native" and (same or c["interval"]):
-            # Where requests failed, as of runs that have nothing in common.
+        if mode != "native" and (of_alone or c["interval"]):
+            # Where requests failed, or nearly all met stalls, as of runs that have nothing in common.
             apart = c["interval"] and {"error": c["error"], "interval_95": [c["interval"]["low"], c["interval"]["high"]]}
-            found[figure] |= (of_alone[figure] | {"all": of_all[figure]} if same else apart) | {"paired": bool(same), "bar": bar}
+            found[figure] |= (of_alone[figure] | {"all": of_all[figure]} if of_alone else apart) | {"paired": bool(of_alone), "bar": bar}
             error, interval = found[figure]["error"], found[figure]["interval_95"]
             found[figure]["judged"] = None if mode == CFS else judged(error, interval, bar)
     met = [mark for out in native for mark in met_stalls(out, CELLS[cell][0])]
-    return [{"cell": cell, "mode": mode, "n": count(directories), "figures": found, "native_stalls_watched": None not in map(stalls, native),
+    return [{"cell": cell, "mode": mode, "n": count(directories), "n_alone": n_alone or None, "figures": found, "native_stalls_watched": None not in map(stalls, native),
              "native_met_stalls": sum(met) / max(1, len(met)), **facts(directories)}]
 
 

@@ -36,6 +36,7 @@ struct cfs_rq {
 struct sched_entity {
 	__u64 exec_start;
 	__u64 sum_exec_runtime;
+	__u64 nr_migrations;
 	struct cfs_rq *cfs_rq;
 };
 struct thread_info {

@@ -10,6 +10,9 @@
 
 // What is shorter is not told, ns.
 #define STALL_MIN_NS 100000
+// What a node's thread waited for unseen ones, ns: less may be the lab's own packets, which an idle core works on before it looks at
+// whom they woke, some hundred at most.
+#define UNSEEN_MIN_NS 500000
 // What lasts is told in parts of about so long, ns.
 #define STALL_PART_NS 20000000
 #define STALLS_BYTES (1 << 20)
@@ -54,9 +57,13 @@ struct kept {
 	__u64 told_ns;
 	// For how long those had it, in all, that were seen to give it up.
 	__u64 had_ns;
+	// When it last went from one thread to another, as far as that was seen.
+	__u64 passed_ns;
 	// When somebody else last got it, as far as that was seen, and who.
 	__u64 others_ns;
 	char by[16];
+	int pid;
+	__u32 pad;
 };
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -72,6 +79,8 @@ struct left {
 	__u64 delay_ns;
 	// The core's `had_ns`.
 	__u64 had_ns;
+	// Moves from core to core so far.
+	__u64 moves;
 	__u32 core;
 	__u32 pad;
 };
@@ -128,36 +137,45 @@ static __always_inline bool is_others(struct task_struct *task)
 
 	if (!task->pid || is_own(task) || is_softirqs(task))
 		return false;
+	if (task->nsproxy)
+		return !node_of(task, &cookie);
 	// One that ends has no namespaces any more: then its parent's tell.
-	if (!task->nsproxy)
-		task = task->real_parent;
-	return !is_own(task) && !node_of(task, &cookie);
+	cookie = BPF_CORE_READ(task, real_parent, nsproxy, net_ns, net_cookie);
+	return (__u32)BPF_CORE_READ(task, real_parent, tgid) != own && !bpf_map_lookup_elem(&nodes, &cookie);
 }
 
-// For how long a thread has had its core, ns; of the idle one nobody keeps that.
-static __always_inline __u64 had_core_ns(struct task_struct *task)
+// For how long a thread has had its core, ns; of the idle one nobody keeps that. No longer than since the last switch.
+static __always_inline __u64 had_core_ns(struct kept *k, struct task_struct *task, __u64 now)
 {
-	return task->pid ? gain(task->sched_info.last_arrival, BPF_CORE_READ(task, se.cfs_rq, rq, clock)) : 0;
+	__u64 had_ns;
+
+	if (!task->pid)
+		return 0;
+	had_ns = gain(task->sched_info.last_arrival, BPF_CORE_READ(task, se.cfs_rq, rq, clock));
+	return k->passed_ns ? least(had_ns, gain(k->passed_ns, now)) : had_ns;
 }
 
 // What such a thread waited for its core beyond what others were seen to have it.
 static __always_inline void waited_for_unseen(struct kept *k, struct left *left, struct task_struct *task, __u64 got_ns)
 {
 	__u64 waited_ns = gain(left->delay_ns, task->sched_info.run_delay), seen_ns = gain(left->had_ns, k->had_ns);
+	__u64 unseen_ns = gain(seen_ns, waited_ns);
 
-	if (left->at_ns && left->core == bpf_get_smp_processor_id())
-		tell_stall(got_ns - gain(seen_ns, waited_ns), got_ns, k->others_ns >= left->at_ns ? k->by : NULL);
+	if (unseen_ns >= UNSEEN_MIN_NS && left->at_ns && left->moves == task->se.nr_migrations &&
+	    left->core == bpf_get_smp_processor_id())
+		tell_stall(got_ns - unseen_ns, got_ns, k->others_ns >= left->at_ns ? k->by : NULL);
 }
 
 SEC("tp_btf/sched_switch")
 int BPF_PROG(passed_on, bool preempted, struct task_struct *previous, struct task_struct *next)
 {
 	struct kept *k = kept_here();
-	__u64 now = bpf_ktime_get_ns(), had_ns = had_core_ns(previous), from, cookie;
+	__u64 now = bpf_ktime_get_ns(), had_ns, from, cookie;
 	struct left *left = NULL;
 
 	if (!k)
 		return 0;
+	had_ns = had_core_ns(k, previous, now);
 	if (node_of(previous, &cookie) || is_softirqs(previous)) {
 		left = bpf_task_storage_get(&lefts, previous, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (left)
@@ -171,13 +189,16 @@ int BPF_PROG(passed_on, bool preempted, struct task_struct *previous, struct tas
 		left->at_ns = now;
 		left->delay_ns = previous->sched_info.run_delay;
 		left->had_ns = k->had_ns;
+		left->moves = previous->se.nr_migrations;
 		left->core = bpf_get_smp_processor_id();
 	}
 	if (is_others(next)) {
 		k->others_ns = now;
+		k->pid = next->pid;
 		bpf_probe_read_kernel_str(k->by, sizeof k->by, next->comm);
 	}
 	k->seen_ns = now;
+	k->passed_ns = now;
 	return 0;
 }
 
@@ -203,9 +224,11 @@ int BPF_PROG(timer_ends, struct hrtimer *timer, __s64 *now_of_clock)
 		return 0;
 	from = k->seen_ns;
 	k->seen_ns = now;
-	had_ns = had_core_ns(task);
+	had_ns = had_core_ns(k, task, now);
 	if (had_ns >= STALL_PART_NS && is_others(task)) {
-		from = now - had_ns > k->told_ns ? now - had_ns : k->told_ns;
+		// The run queue's clock is that of the last tick.
+		from = k->pid == task->pid && k->others_ns ? k->others_ns : now - had_ns;
+		from = from > k->told_ns ? from : k->told_ns;
 		if (gain(from, now) >= STALL_PART_NS) {
 			tell_stall(from, now, task->comm);
 			k->told_ns = now;

@@ -707,7 +707,8 @@ impl Fidelity {
             share,
             budgets.stalled_fraction,
             None,
-            "others had the core: end them, or run again when they are done or on a host of your own; run.json says who",
+            "others had the core, or the kernel for them or the nodes' disks: end them, or run again when they are done or on a host \
+             of your own; run.json says who",
         ));
         let longest = stalls.iter().max_by_key(|core| core.r_longest_ns);
         let by = longest.map_or(String::new(), |core| format!(" (core {}, {})", core.core, core.longest_by));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use diecast_core_journal::{Header, Record, Stalls};
+use diecast_core_journal::{Header, Record, Stall, Stalls};
 use diecast_core_vtime::RealNs;
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +40,16 @@ pub(crate) fn core_stalls(
     let looks: Vec<&Stalls> =
         records.iter().filter_map(|record| if let Record::Stalls(look) = record { Some(look) } else { None }).collect();
     let mut cores: BTreeMap<u32, CoreStalls> = BTreeMap::new();
-    for stall in looks.iter().flat_map(|look| &look.stalls).filter(|stall| of_nodes(stall.core)) {
-        let ns = stall.r_to_ns.min(end).since(stall.r_from_ns.max(begin)).ns();
+    let mut stalls: Vec<&Stall> = looks.iter().flat_map(|look| &look.stalls).filter(|s| of_nodes(s.core)).collect();
+    stalls.sort_by_key(|stall| (stall.core, stall.r_from_ns));
+    // A timer may be late while somebody is seen to have the core.
+    let (mut core_before, mut until) = (0, begin);
+    for stall in stalls {
+        if stall.core != core_before {
+            (core_before, until) = (stall.core, begin);
+        }
+        let ns = stall.r_to_ns.min(end).since(stall.r_from_ns.max(until)).ns();
+        until = until.max(stall.r_to_ns);
         if ns == 0 {
             continue;
         }
@@ -56,9 +64,11 @@ pub(crate) fn core_stalls(
     }
     let lost_until = |r: RealNs| looks.iter().rfind(|look| look.r_ns <= r).map_or(0, |look| look.r_lost_ns);
     let lost_ns = lost_until(end).saturating_sub(lost_until(begin));
-    if lost_ns > 0
-        && let Some(worst) = cores.values_mut().max_by_key(|core| core.r_total_ns)
-    {
+    if lost_ns > 0 {
+        let worst = cores.values().max_by_key(|core| core.r_total_ns).map(|core| core.core);
+        let worst =
+            worst.or_else(|| header.nodes.iter().find_map(|node| node.host_cores.first().copied())).unwrap_or(0);
+        let worst = cores.entry(worst).or_insert_with(|| CoreStalls { core: worst, ..CoreStalls::default() });
         worst.r_total_ns += lost_ns;
     }
     (!looks.is_empty()).then(|| cores.into_values().collect())

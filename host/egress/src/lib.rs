@@ -333,6 +333,11 @@ impl Egress {
         word(&self.lost_hands)
     }
 
+    /// Whether cores tell when they were kept from the lab.
+    pub fn watches_stalls(&self) -> bool {
+        self.stalls.is_some()
+    }
+
     /// When cores were kept from the lab since this was last asked; none where that is not watched.
     pub fn take_stalls(&self) -> Option<Vec<Stall>> {
         self.stalls.as_ref().map(stalls::Stalls::take)

@@ -39,7 +39,7 @@ use crate::stats::EmulatorStats;
 use crate::surplus::Surplus;
 use crate::sys;
 use crate::writers::{Hand, Writers};
-use intake::Read;
+use intake::{READS_MAX, Read};
 
 const THREAD: &str = "diecast-net";
 /// Epoll tag of the eventfd; TAPs use their node's index.
@@ -187,6 +187,7 @@ impl Emulator {
             polling: Share::new(POLL_SHARE_NS),
             wakes_late_ns: POLL_NS,
             gather_ns: GATHER_MIN_NS,
+            gather_at: RealNs(0),
             short_waits: 0,
             reads: Vec::new(),
             idle_looks: 0,
@@ -376,8 +377,9 @@ struct Runner {
     polling: Share,
     /// The most that wake-ups were late, the latest ones first of all.
     wakes_late_ns: u64,
-    /// For how long frames may gather.
+    /// For how long frames may gather, as of that instant.
     gather_ns: u64,
+    gather_at: RealNs,
     /// Waits in a row that ended sooner than that.
     short_waits: u32,
     /// What was read and has not entered the network yet.
@@ -406,6 +408,7 @@ impl Runner {
             self.keep_to_share();
             events.clear();
             let waiting_since = monotonic_now();
+            self.keep_to_way(waiting_since);
             let until = if more { Until { at: waiting_since, delivery: false } } else { self.until(waiting_since) };
             let waited = self.wait(&mut events, waiting_since, until);
             self.idle_looks = if events.is_empty() { self.idle_looks.saturating_add(1) } else { 0 };
@@ -430,6 +433,9 @@ impl Runner {
                     }
                 } else if tag != HANDED {
                     self.read_batch(tag as usize);
+                    if self.reads.len() >= READS_MAX {
+                        self.take_in();
+                    }
                 }
             }
             self.take_in();
@@ -595,6 +601,7 @@ impl Runner {
                 }
             }
         }
+        self.look_at_way(monotonic_now());
         std::ops::ControlFlow::Continue(())
     }
 

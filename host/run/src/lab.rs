@@ -522,7 +522,8 @@ fn set_up(
         if let Some(rto) = &initial_rto {
             rto.set(ns.as_fd(), plan.tdf).map_err(RunError::host("setting the initial RTO"))?;
         }
-        let watched = stamps.as_ref().map(|e| e.add_node(ns.as_fd())).transpose();
+        let watching = stamps.as_ref().filter(|e| egress.is_some() || e.watches_stalls());
+        let watched = watching.map(|e| e.add_node(ns.as_fd())).transpose();
         let watched = watched.map_err(RunError::host("watching a node's threads"))?;
         cookies.extend(watched.filter(|_| egress.is_some()));
         let before_up = |nic| stamps.as_ref().map_or(Ok(()), |e| e.attach_here(nic));

@@ -5,13 +5,17 @@ use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use super::Runner;
+use super::{GATHER_MAX_NS, GATHER_MIN_NS, Runner};
 use crate::clock::monotonic_now;
 use crate::egress::{Trailer, find_trailer, large_key, parse};
 
 /// Frames read from one TAP before the next has its turn; a large one takes as long as so many.
 const READ_BATCH: usize = 16;
 const READ_LARGE: usize = 5;
+/// Frames that are read before they enter the network: with many TAPs a turn can be longer than a whole window.
+pub(super) const READS_MAX: usize = 32;
+/// Real time between two looks at the least way, which changes with links.
+const WAY_EVERY_NS: u64 = 100_000_000;
 
 /// A frame that was read.
 pub(super) struct Read {
@@ -83,12 +87,7 @@ impl Runner {
             return;
         }
         reads.sort_by_key(|read| read.order);
-        for (i, read) in reads.drain(..).enumerate() {
-            if i > 0 && i % READ_BATCH == 0 {
-                // With many TAPs one turn can be longer than a whole window.
-                self.deliver();
-                self.keep_to_share();
-            }
+        for read in reads.drain(..) {
             if self.hand.offload[read.node] {
                 self.take_in_large(read);
             } else {
@@ -147,6 +146,19 @@ impl Runner {
         let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
         ledger.take_handed(Some(read.node), sent.at, read.now);
         (self.entered, ledger.charge_sender(read.node, &sent, read.now).since(self.entered))
+    }
+
+    /// For how long frames may gather from now on.
+    pub(super) fn look_at_way(&mut self, now: RealNs) {
+        let way = self.clock.r_of(self.clock.v_of(now).plus(self.net.least_way())).since(now);
+        (self.gather_ns, self.gather_at) = ((way.0 / 2).clamp(GATHER_MIN_NS, GATHER_MAX_NS), now);
+    }
+
+    /// The same, if the last look is old.
+    pub(super) fn keep_to_way(&mut self, now: RealNs) {
+        if now.since(self.gather_at).0 >= WAY_EVERY_NS {
+            self.look_at_way(now);
+        }
     }
 
     fn recycle(&mut self, large: bool, frame: Vec<u8>) {

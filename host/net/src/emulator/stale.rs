@@ -6,7 +6,7 @@
 use diecast_core_net::{Checksum, Delivery, NodeIx};
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use super::{GATHER_MAX_NS, GATHER_MIN_NS, Runner};
+use super::Runner;
 use crate::clock::monotonic_now;
 
 impl Runner {
@@ -14,10 +14,7 @@ impl Runner {
     pub(super) fn look_at_pace(&mut self) {
         // What is held depends on the rate.
         self.least_hold_at = RealNs(0);
-        let now = monotonic_now();
-        let v = self.clock.v_of(now);
-        let way = self.clock.r_of(v.plus(self.net.least_way())).since(now);
-        self.gather_ns = (way.0 / 2).clamp(GATHER_MIN_NS, GATHER_MAX_NS);
+        let v = self.clock.v_of(monotonic_now());
         self.stands_still = self.clock.r_of(VirtNs(v.0.saturating_add(1))) == RealNs::NEVER;
     }
 
