@@ -17,7 +17,7 @@ becomes of the dilated run is in its figures. The errors with all requests are p
 Usage: benches/cpu.py [--small] [--cell CELL]... [--handed] [--blocks N] [--seconds S] [--out DIR]    (make bench-cpu; 30 minutes)
 Runs that --out holds already count, so that it can be done in pieces.
 """
-import argparse, bisect, itertools, json, math, operator, os, random, shutil, statistics, struct, subprocess, sys, time
+import argparse, bisect, functools, itertools, json, math, operator, os, random, shutil, statistics, struct, subprocess, sys, time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RELEASE = os.path.join(os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))), "release")
@@ -259,10 +259,13 @@ def compared(native, directories):
     return {r["figure"]: r["cells"] for r in found["rows"] if r["metric"] == "latency"}
 
 
+def numbers(path):
+    return [ns for (ns,) in struct.iter_unpack("<Q", open(path, "rb").read())]
+
+
 def requests(out, pairs):
     """Latencies of a run, a list for each pair, in the order of the stream's arrivals."""
-    files = (open(f"{out}/samples/latency.client-{i}.bin", "rb").read() for i in range(1, pairs + 1))
-    return [[ns for (ns,) in struct.iter_unpack("<Q", raw)] for raw in files]
+    return [numbers(f"{out}/samples/latency.client-{i}.bin") for i in range(1, pairs + 1)]
 
 
 def side_of(both, side):
@@ -270,10 +273,7 @@ def side_of(both, side):
     return [ns for sides in both for ns in sides[side]]
 
 
-def numbers(path):
-    return [ns for (ns,) in struct.iter_unpack("<Q", open(path, "rb").read())]
-
-
+@functools.cache
 def stalls(out):
     """When a core of a run without meters was kept from its nodes, as (from, to) of CLOCK_MONOTONIC in ns, in order and apart from
     each other; None where that was not watched."""
@@ -299,6 +299,7 @@ def done(begin, work, found, ends):
     return begin + work
 
 
+@functools.cache
 def met_stalls(out, service_us):
     """Of each request of a native run whether it met a stall: of a server that takes the same for each, one after the other, it would
     have had its answer later for it. By when requests were to be sent, not by how long they took: those that took long by chance

@@ -698,12 +698,11 @@ impl Fidelity {
     /// A meter makes what others take good, in the mean; where there is none, whoever wanted the core waited.
     fn check_stalls(&self, budgets: &Budgets, checks: &mut Vec<Check>) {
         let Some(stalls) = &self.stalls else { return };
-        let of_core =
-            |core: Option<&CoreStalls>| core.map_or(String::new(), |stalled| format!(" (core {})", stalled.core));
         let worst = stalls.iter().max_by_key(|core| core.r_total_ns);
+        let of_core = worst.map_or(String::new(), |core| format!(" (core {})", core.core));
         let share = worst.map_or(0, |core| core.r_total_ns) as f64 / self.r_measured_ns.max(1) as f64;
         checks.push(Check::share(
-            format!("time kept from the lab, 100 us and more at once{}", of_core(worst)),
+            format!("time kept from the lab, 100 us and more at once{of_core}"),
             share,
             budgets.stalled_fraction,
             None,

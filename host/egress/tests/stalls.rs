@@ -4,34 +4,14 @@
 mod common;
 
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
 use std::time::Duration;
 
-use common::skip;
+use common::{Ended, busy, on_core, skip};
 use diecast_host_egress::{Egress, Stall};
 use diecast_host_net::{create_netns, in_netns};
-use diecast_host_sys::time::{allowed_cpus, pin_to};
+use diecast_host_sys::time::allowed_cpus;
 
 const LOOK: Duration = Duration::from_millis(300);
-
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A process of this thread's namespace on that core, busy or asleep.
-fn process(core: usize, what: &'static str) -> Ended {
-    let mut command = Command::new("sh");
-    command.args(["-c", what]);
-    // SAFETY: only a system call.
-    unsafe { command.pre_exec(move || pin_to(&[core])) };
-    Ended(command.spawn().unwrap())
-}
 
 /// For how long others of that name had the core, of the look.
 fn kept_ns(stalls: &[Stall], core: usize, name: &str) -> u64 {
@@ -41,9 +21,9 @@ fn kept_ns(stalls: &[Stall], core: usize, name: &str) -> u64 {
 
 fn looked(egress: &Egress, meanwhile: impl FnOnce() -> Ended) -> Vec<Stall> {
     let _ = egress.take_stalls();
-    let busy = meanwhile();
+    let process = meanwhile();
     std::thread::sleep(LOOK);
-    drop(busy);
+    drop(process);
     egress.take_stalls().expect("it is watched")
 }
 
@@ -56,12 +36,11 @@ fn a_core_tells_when_others_have_it_and_not_when_a_node_has() {
     let ns = create_netns().unwrap();
     egress.add_node(ns.as_fd()).unwrap();
     let core = *allowed_cpus().last().unwrap();
-    let busy = "while :; do :; done";
     let most_ns = LOOK.as_nanos() as u64 * 6 / 10;
     // Others want the core too, and a hypervisor may have it: a look that shows less is taken again, three times.
-    let seen = (0..3).any(|_| kept_ns(&looked(&egress, || process(core, busy)), core, "sh") > most_ns);
+    let seen = (0..3).any(|_| kept_ns(&looked(&egress, || on_core(core, busy())), core, "sh") > most_ns);
     assert!(seen, "nobody told that a shell had core {core} for most of {LOOK:?}");
-    let of_node = looked(&egress, || in_netns(ns.as_fd(), || process(core, busy)).unwrap());
+    let of_node = looked(&egress, || in_netns(ns.as_fd(), || on_core(core, busy())).unwrap());
     assert_eq!(kept_ns(&of_node, core, "sh"), 0, "{of_node:?}");
     for s in &of_node {
         assert!(s.to.since(s.from).0 >= 100_000, "{s:?}");

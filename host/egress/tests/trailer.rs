@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{meter_sleep, nic, poll_ms, skip, spin, thread_cpu_ns, two_nodes};
+use common::{Ended, meter_sleep, nic, poll_ms, skip, spin, thread_cpu_ns, two_nodes};
 use diecast_core_abi::{GAP_BINS, METER_PAYS, METER_SLEEP};
 use diecast_core_cpu::Sent;
 use diecast_core_net::{NetSpec, OFFLOAD_HEADER_BYTES, Segments};
@@ -51,16 +51,6 @@ fn read_udp(tap: &OwnedFd, port: u16) -> Vec<u8> {
         }
     }
     panic!("no datagram within 5 s");
-}
-
-/// A process that ends with the test.
-struct Ended(std::process::Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// So many datagrams, and a wait after each.

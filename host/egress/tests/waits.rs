@@ -1,59 +1,30 @@
 //! What threads waited for when they wanted a core, split by cause on the real kernel. Shares, since others use this
 //! machine too, who make all causes of a case longer.
 
+#[expect(dead_code, reason = "other tests use the rest")]
+mod common;
+
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use common::{Ended, busy, on_core};
 use diecast_host_egress::{Egress, Waits};
 use diecast_host_net::{create_netns, in_netns};
 use diecast_host_node::{Cgroup, Hierarchies, Quota};
+use diecast_host_sys::time::pin_to;
 
 const CORE: usize = 0;
 /// Long enough for many turns of the scheduler.
 const LOOK: Duration = Duration::from_millis(250);
 
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn pin(core: usize) {
-    // SAFETY: a set of this thread's own; zero is an empty set.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(core, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set);
-    }
-}
-
-/// A busy process of this thread's namespace on the core.
-fn busy() -> Ended {
-    on_core(Command::new("sh").args(["-c", "while :; do :; done"]))
-}
-
 /// One that sleeps for 2 ms again and again.
-fn sleepy() -> Ended {
-    on_core(Command::new("python3").args(["-c", "import time\nwhile True: time.sleep(0.002)"]))
-}
-
-fn on_core(command: &mut Command) -> Ended {
-    command.stdin(Stdio::null());
-    // SAFETY: only system calls.
-    unsafe {
-        command.pre_exec(|| {
-            pin(CORE);
-            Ok(())
-        })
-    };
-    Ended(command.spawn().unwrap())
+fn sleepy() -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", "import time\nwhile True: time.sleep(0.002)"]);
+    command
 }
 
 /// A namespace that is watched as a node, with busy processes.
@@ -65,7 +36,7 @@ struct Node {
 fn node(egress: &Egress, n: usize) -> Node {
     let ns = create_netns().unwrap();
     let cookie = egress.add_node(ns.as_fd()).unwrap();
-    Node { cookie, busy: in_netns(ns.as_fd(), || (0..n).map(|_| busy()).collect()).unwrap() }
+    Node { cookie, busy: in_netns(ns.as_fd(), || (0..n).map(|_| on_core(CORE, busy())).collect()).unwrap() }
 }
 
 /// What a node waited for during a look, and what schedstat has for the same time.
@@ -133,7 +104,7 @@ fn ways() {
     let egress = Egress::load().unwrap();
     let ns = create_netns().unwrap();
     let cookie = egress.add_node(ns.as_fd()).unwrap();
-    let _sleepy = in_netns(ns.as_fd(), sleepy).unwrap();
+    let _sleepy = in_netns(ns.as_fd(), || on_core(CORE, sleepy())).unwrap();
     // Python starts meanwhile.
     std::thread::sleep(Duration::from_millis(500));
     let seen = || {
@@ -145,7 +116,7 @@ fn ways() {
     eprintln!("{count} ways of {} ns to an idle core", ns / count.max(1));
     assert!((20..=130).contains(&count), "{count} ways");
     assert!((300..100_000).contains(&(ns / count)), "{} ns each", ns / count);
-    let _busy = busy();
+    let _busy = on_core(CORE, busy());
     std::thread::sleep(Duration::from_millis(50));
     let [count, _] = seen();
     assert!(count <= 5, "{count} ways to a busy core");
@@ -176,14 +147,14 @@ fn causes() {
     drop(crowded);
 
     let alone = node(&egress, 1);
-    let outside = busy();
+    let outside = on_core(CORE, busy());
     mostly("a program outside", look(&egress, &alone), |w| w.others_ns);
     drop(outside);
 
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
         s.spawn(|| {
-            pin(CORE);
+            pin_to(&[CORE]).unwrap();
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }

@@ -601,7 +601,6 @@ impl Runner {
                 }
             }
         }
-        self.look_at_way(monotonic_now());
         std::ops::ControlFlow::Continue(())
     }
 

@@ -1,13 +1,41 @@
 //! What several tests of these programs use.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use diecast_core_net::{Link, NetBuilder, NetSpec};
 use diecast_core_vtime::Tdf;
 use diecast_host_egress::Egress;
 use diecast_host_net::{NicKind, create_netns, in_netns, prepare_node_with};
+use diecast_host_sys::time::pin_to;
 use diecast_host_tick::{Cadence, CoreTicks};
+
+/// A process that ends with the test.
+pub struct Ended(pub Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What keeps a core busy.
+pub fn busy() -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]);
+    command
+}
+
+/// A process of this thread's namespace on that core.
+pub fn on_core(core: usize, mut command: Command) -> Ended {
+    command.stdin(Stdio::null());
+    // SAFETY: only a system call.
+    unsafe { command.pre_exec(move || pin_to(&[core])) };
+    Ended(command.spawn().unwrap())
+}
 
 /// CPU time of the calling thread, ns.
 pub fn thread_cpu_ns() -> u64 {

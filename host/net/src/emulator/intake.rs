@@ -25,18 +25,18 @@ pub(super) struct Read {
     trailer: Option<Trailer>,
     /// When it was read.
     now: RealNs,
-    /// Frames of a node keep their order, those of several have that of these instants: when they left.
-    order: RealNs,
+    /// When it left its node, which it tells, or where it does not was read; no earlier than those of the node before it.
+    left: RealNs,
 }
 
 impl Runner {
     /// Reads from a TAP.
     pub(super) fn read_batch(&mut self, node: usize) {
-        let (mut left, mut order) = (READ_BATCH, RealNs(0));
+        let (mut left, mut before) = (READ_BATCH, RealNs(0));
         while left > 0 {
             let Some(mut read) = self.read(node) else { return };
-            order = order.max(read.order);
-            read.order = order;
+            read.left = read.left.max(before);
+            before = read.left;
             let large = self.hand.offload[node] && read.frame.get(1).is_some_and(|kind| *kind != 0);
             left = left.saturating_sub(if large { READ_LARGE } else { 1 });
             self.reads.push(read);
@@ -62,8 +62,8 @@ impl Runner {
         self.tally.packets_read += 1;
         let now = monotonic_now();
         let trailer = self.take_trailer(large, &mut frame);
-        let order = left_at(trailer.as_ref(), now);
-        Some(Read { node, frame, trailer, now, order })
+        let left = trailer.map_or(now, |trailer| trailer.at.min(now));
+        Some(Read { node, frame, trailer, now, left })
     }
 
     /// The trailer of a frame, which ends before it then.
@@ -86,7 +86,7 @@ impl Runner {
         if reads.is_empty() {
             return;
         }
-        reads.sort_by_key(|read| read.order);
+        reads.sort_by_key(|read| read.left);
         for read in reads.drain(..) {
             if self.hand.offload[read.node] {
                 self.take_in_large(read);
@@ -141,34 +141,24 @@ impl Runner {
     fn enters(&mut self, read: &Read) -> (VirtNs, VirtSpan) {
         self.tally.without_trailer += u64::from(self.ledger.is_some() && read.trailer.is_none());
         // Never before a frame that has entered: what was recorded then replays in the same order.
-        self.entered = self.entered.max(self.clock.v_of(left_at(read.trailer.as_ref(), read.now)));
+        self.entered = self.entered.max(self.clock.v_of(read.left));
         let sent = read.trailer.and_then(|trailer| trailer.sent);
         let (Some(ledger), Some(sent)) = (&self.ledger, sent) else { return (self.entered, VirtSpan(0)) };
         ledger.take_handed(Some(read.node), sent.at, read.now);
         (self.entered, ledger.charge_sender(read.node, &sent, read.now).since(self.entered))
     }
 
-    /// For how long frames may gather from now on.
-    pub(super) fn look_at_way(&mut self, now: RealNs) {
-        let way = self.clock.r_of(self.clock.v_of(now).plus(self.net.least_way())).since(now);
-        (self.gather_ns, self.gather_at) = ((way.0 / 2).clamp(GATHER_MIN_NS, GATHER_MAX_NS), now);
-    }
-
-    /// The same, if the last look is old.
+    /// For how long frames may gather, if the last look at that is old.
     pub(super) fn keep_to_way(&mut self, now: RealNs) {
         if now.since(self.gather_at).0 >= WAY_EVERY_NS {
-            self.look_at_way(now);
+            let way = self.clock.r_of(self.clock.v_of(now).plus(self.net.least_way())).since(now);
+            (self.gather_ns, self.gather_at) = ((way.0 / 2).clamp(GATHER_MIN_NS, GATHER_MAX_NS), now);
         }
     }
 
     fn recycle(&mut self, large: bool, frame: Vec<u8>) {
         if large { self.net.recycle_large(frame) } else { self.net.recycle(frame) }
     }
-}
-
-/// When a frame left its node, which it tells, or where it does not was read.
-fn left_at(trailer: Option<&Trailer>, now: RealNs) -> RealNs {
-    trailer.map_or(now, |trailer| trailer.at.min(now))
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use crate::clock::monotonic_now;
 impl Runner {
     /// The lab's map may have changed: whether time passes. Whoever changes it kicks, so nobody needs to ask per frame.
     pub(super) fn look_at_pace(&mut self) {
-        // What is held depends on the rate.
-        self.least_hold_at = RealNs(0);
+        // What is held depends on the rate, and for how long frames may gather; on links, too, which may be about to change.
+        (self.least_hold_at, self.gather_at) = (RealNs(0), RealNs(0));
         let v = self.clock.v_of(monotonic_now());
         self.stands_still = self.clock.r_of(VirtNs(v.0.saturating_add(1))) == RealNs::NEVER;
     }
