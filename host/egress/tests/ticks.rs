@@ -5,6 +5,7 @@ mod common;
 
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{core_ticks, meter_sleep, nic, poll_ms, skip, spin, thread_cpu_ns, two_nodes};
@@ -22,7 +23,11 @@ struct Sender {
     ns: OwnedFd,
     tap: OwnedFd,
     _egress: Egress,
+    /// One at a time: all of them run on the same core.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 impl Sender {
     /// None, and a printed reason, where these programs can't be loaded.
@@ -30,11 +35,12 @@ impl Sender {
         if skip() {
             return None;
         }
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let egress = Egress::load().unwrap();
         let ticks = core_ticks(&egress, cadence)?;
         let spec = two_nodes();
         let (ns, tap, _) = nic(&egress, &spec);
-        Some(Sender { ticks, spec, ns, tap, _egress: egress })
+        Some(Sender { ticks, spec, ns, tap, _egress: egress, _alone: alone })
     }
 
     /// On one core, whose clock ticks so far apart, with a handler for hits; `f` gets what sends a datagram.
@@ -59,20 +65,21 @@ impl Sender {
 fn a_frame_tells_that_its_senders_core_stood_still() {
     let cadence = Cadence::of_grain(1_000_000);
     let Some(sender) = Sender::new(cadence) else { return };
-    // Of four ticks three are missing: three periods are told, less where others had the core meanwhile.
+    // Of four ticks three are missing: three periods are told. The median, as a core now and then does stand still, for longer.
     let expected_ns = 3 * cadence.period_ns - 600_000..3 * cadence.period_ns + 100_000;
-    let paused_ns = sender.run(4 * cadence.period_ns, |send| {
-        let (end, mut buffer, mut most) = (Instant::now() + Duration::from_secs(20), [0; 2048], 0);
-        while !expected_ns.contains(&most) && Instant::now() < end {
+    let mut told_ns = sender.run(4 * cadence.period_ns, |send| {
+        let (end, mut buffer, mut told_ns) = (Instant::now() + Duration::from_secs(20), [0; 2048], Vec::new());
+        while told_ns.len() < 15 && Instant::now() < end {
             send();
             let n = rustix::io::read(&sender.tap, &mut buffer).unwrap_or(0);
             let tid =
                 buffer[..n].last_chunk::<TRAILER_BYTES>().map_or(0, |t| u32::from_ne_bytes([t[4], t[5], t[6], t[7]]));
-            most = most.max(u64::from(tid >> 22) << 18);
+            told_ns.extend((tid >> 22 > 0).then_some(u64::from(tid >> 22) << 18));
         }
-        most
+        told_ns
     });
-    assert!(expected_ns.contains(&paused_ns), "{paused_ns}");
+    told_ns.sort_unstable();
+    assert!(told_ns.get(told_ns.len() / 2).is_some_and(|ns| expected_ns.contains(ns)), "{told_ns:?}");
 }
 
 /// A thread that gives the core up before each tick is hit as it gets it again, after each grain; not where packets have told
