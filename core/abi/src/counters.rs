@@ -119,7 +119,9 @@ impl LateCost {
     #[inline(always)]
     pub fn unseen_ns(&self, cpu_ns: u64) -> u64 {
         let all_ns = self.all_ns.load(Relaxed);
-        if self.packet_cpu_ns.load(Relaxed) > self.read_cpu_ns.swap(cpu_ns, Relaxed) {
+        // A packet may be told to have left when the thread had used what it had at its last look at its clock: what it has used
+        // since is known to within a switch only.
+        if self.packet_cpu_ns.load(Relaxed) >= self.read_cpu_ns.swap(cpu_ns, Relaxed) {
             self.shown_ns.store(all_ns, Relaxed);
         }
         all_ns.wrapping_sub(self.shown_ns.load(Relaxed))
@@ -157,9 +159,12 @@ mod tests {
         // The next one ends that work.
         late.add(10, 310);
         assert_eq!(late.unseen_ns(320), 0);
+        // Told to have left at the last look.
+        late.add(20, 320);
+        assert_eq!([330, 340].map(|cpu_ns| late.unseen_ns(cpu_ns)), [0, 0]);
         let other = LateCost::default();
         other.take_over(&late);
-        late.add(5, 315);
-        assert_eq!([&late, &other].map(|l| l.unseen_ns(330)), [5, 0]);
+        late.add(5, 335);
+        assert_eq!([&late, &other].map(|l| l.unseen_ns(350)), [5, 0]);
     }
 }
