@@ -40,7 +40,7 @@ MODES = {"native": (1, 1, 16), "diecast-1": (1, 10, 25), "diecast-8": (8, 10, 20
 CFS = "cfs"
 # One server at a tenth of its requests needs more for a 99th percentile: a stall of the host is met by few of them, but those
 # are in it. So do few long requests in long queues.
-LONGER_S = {("500us-0.3", "diecast-1"): 60, ("500us-0.7", "diecast-1"): 60, **{(cell, "diecast-1"): 60 for cell in HANDED},
+LONGER_S = {("500us-0.3", "diecast-1"): 45, ("500us-0.7", "diecast-1"): 45, **{(cell, "diecast-1"): 60 for cell in HANDED},
             ("5ms-0.7", "native"): 22.4, ("5ms-0.7", "diecast-1"): 35, ("5ms-0.7", "diecast-8"): 28, ("5ms-0.7", "diecast-16"): 28}
 SEED = 11
 # A run that calls itself not trustworthy is made again, as its user would, so often at most and while all that this takes stays
