@@ -252,22 +252,23 @@ mod tests {
     fn interrupts_do_not_make_a_core_look_slow() {
         let cpu = time::allowed_cpus()[0];
         let probe = Probe::new(None, true).unwrap();
-        let median_ns = || {
-            let mut work_ns: Vec<u64> = (0..31).map(|_| probe.look(cpu, None).unwrap().work_ns).collect();
-            work_ns.sort_unstable();
-            work_ns[15]
-        };
+        let looks = || (0..7).map(|_| probe.look(cpu, None).unwrap().work_ns).collect::<Vec<u64>>();
         diecast_quiet::look(|| {
-            let alone_ns = median_ns();
-            let ticks = match CoreTicks::start(&[cpu], Cadence::of_grain(40_000), None) {
-                Ok(ticks) => ticks,
-                Err(e) => {
-                    diecast_quiet::skipped(e.to_string());
-                    return;
-                }
-            };
-            let beside_ns = median_ns();
-            drop(ticks);
+            let (mut alone, mut beside) = (Vec::new(), Vec::new());
+            for _ in 0..15 {
+                alone.extend(looks());
+                let ticks = match CoreTicks::start(&[cpu], Cadence::of_grain(40_000), None) {
+                    Ok(ticks) => ticks,
+                    Err(e) => {
+                        diecast_quiet::skipped(e.to_string());
+                        return;
+                    }
+                };
+                beside.extend(looks());
+                drop(ticks);
+            }
+            // The fastest: a host's own speed changes within milliseconds, interrupts meet every look.
+            let (alone_ns, beside_ns) = (alone.into_iter().min().unwrap(), beside.into_iter().min().unwrap());
             println!("{alone_ns} ns, {beside_ns} beside interrupts");
             assert!(beside_ns < alone_ns * 103 / 100, "{beside_ns} ns beside interrupts, {alone_ns} without");
         });
