@@ -27,6 +27,7 @@ struct Sender {
     _alone: MutexGuard<'static, ()>,
 }
 
+/// No `Turn`, as it is held around a look: nobody takes it in one.
 static ALONE: Mutex<()> = Mutex::new(());
 
 impl Sender {
