@@ -45,9 +45,9 @@ pub struct ConservationTotal {
     pub received_cut_ns: u64,
 }
 
-/// CPU time of a node's start that no meter catches: shells and execs, 0.15 to 0.6 ms, are more than 2 % of the 20 ms that a node
-/// uses in a window, which may be all that it uses in a run.
-const START_NS: u64 = 1_000_000;
+/// A window with less is one that was closed early, as measuring began: its error is judged with the next one's, since what a
+/// look may be wrong by would be much of it.
+const JUDGED_NS: u64 = 10_000_000;
 
 /// A conservation window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -58,8 +58,6 @@ pub(crate) struct Window {
     due_ns: u64,
     /// Its end.
     v_ns: VirtNs,
-    /// Whether it or one before it lies in the measured phase as a whole.
-    whole: bool,
 }
 
 impl Window {
@@ -124,13 +122,15 @@ impl ConservationTotal {
         if self.meter_cost_ns == 0 { 0.0 } else { self.meter_cost_ns as f64 / metered_ns.max(1) as f64 }
     }
 
-    /// What starts the programs (shells, short helpers, each exec) is nobody's measurement: escapes count while measuring.
-    /// `last` is the window before.
+    /// What starts the programs (shells, short helpers, each exec) is nobody's measurement: escapes count in windows that lie
+    /// in the measured phase as a whole. `last` is the window before.
     pub(crate) fn add(&mut self, window: &Conservation, v_measured: (VirtNs, VirtNs), last: &mut Window) {
         // Both are far below 2^63: a window is milliseconds.
         let due_ns = window.due_ns();
-        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns, v_ns: window.v_ns, ..*last };
-        if last.off_ns.signum() * new.off_ns.signum() < 0 {
+        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns, v_ns: window.v_ns };
+        if last.due_ns < JUDGED_NS {
+            (new.off_ns, new.due_ns) = (new.off_ns + last.off_ns, new.due_ns + last.due_ns);
+        } else if last.off_ns.signum() * new.off_ns.signum() < 0 {
             let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
             last.off_ns += back_ns;
             new.off_ns -= back_ns;
@@ -138,15 +138,12 @@ impl ConservationTotal {
                 *error = last.error();
             }
         }
-        self.errors.push(new.error());
-        let measuring = v_measured.0 < window.v_ns && window.v_ns <= v_measured.1;
-        if measuring && !(new.whole || last.v_ns >= v_measured.0) {
-            // It began before, but nothing else is known until one lies in the phase as a whole.
-            (self.escaped_ns, self.measured_used_ns) = (window.escaped_ns.saturating_sub(START_NS), window.used_ns);
-        } else if measuring {
-            let (escaped_ns, used_ns) = if new.whole { (self.escaped_ns, self.measured_used_ns) } else { (0, 0) };
-            (self.escaped_ns, self.measured_used_ns) = (escaped_ns + window.escaped_ns, used_ns + window.used_ns);
-            new.whole = true;
+        if new.due_ns >= JUDGED_NS {
+            self.errors.push(new.error());
+        }
+        if last.v_ns >= v_measured.0 && window.v_ns <= v_measured.1 {
+            self.escaped_ns += window.escaped_ns;
+            self.measured_used_ns += window.used_ns;
         }
         *last = new;
         self.charged_ns += window.charged_ns;
@@ -196,13 +193,27 @@ mod tests {
     #[test]
     fn escapes_count_in_windows_of_the_measured_phase() {
         assert_eq!(escapes([7, 5, 1, 2, 9]), (3, 40), "one that began before it tells of an exec before it");
-        let (mut total, mut last) = (ConservationTotal::default(), Window::default());
-        let window = Conservation { escaped_ns: START_NS + 3, used_ns: 9, v_ns: VirtNs(5), ..Conservation::default() };
-        total.add(&window, (VirtNs(4), VirtNs(10)), &mut last);
-        assert_eq!(
-            (total.escaped_ns, total.measured_used_ns),
-            (3, 9),
-            "where it is the only one it counts, but for a start's"
-        );
+    }
+
+    #[test]
+    fn a_window_that_was_closed_early_is_judged_with_the_next() {
+        let errors = |windows: &[(i64, u64)]| {
+            let (mut total, mut last) = (ConservationTotal::default(), Window::default());
+            for (off_us, used_ms) in windows {
+                let used_ns = used_ms * 1_000_000;
+                let charged_ns = used_ns.saturating_add_signed(off_us * 1_000);
+                total.add(
+                    &Conservation { charged_ns, used_ns, ..Conservation::default() },
+                    (VirtNs(0), VirtNs(0)),
+                    &mut last,
+                );
+            }
+            total.errors.iter().map(|e| (e * 10_000.0).round() as i64).collect::<Vec<_>>()
+        };
+        assert_eq!(errors(&[(100, 20), (100, 2), (120, 20)]), [50, 100]);
+        assert_eq!(errors(&[(100, 20), (-60, 2), (0, 20)]), [20, 0], "it gives back what the one before it took");
+        assert_eq!(errors(&[(100, 20), (100, 2), (-100, 20)]), [50, 0]);
+        assert_eq!(errors(&[(100, 2)]), [0; 0], "nothing is known of what one look may be wrong by");
+        assert_eq!(errors(&[(0, 0), (200, 20)]), [100]);
     }
 }

@@ -365,9 +365,17 @@ pub struct Watch {
     thread: Beside,
     /// Samples that were asked for, and those of them that were taken.
     asked: Arc<(AtomicU32, AtomicU32)>,
+    /// Set as measuring begins.
+    measuring: Arc<AtomicBool>,
 }
 
 impl Watch {
+    /// Has every node's conservation window end soon, so that none that counts reaches back to the start of its programs.
+    pub fn measuring_begins(&self) {
+        self.measuring.store(true, Ordering::Release);
+        self.thread.wake();
+    }
+
     /// Takes a sample before it returns, so that what a phase used begins and ends with it. Gives up after a while: the
     /// samples before and after will do.
     pub fn sample_now(&self) {
@@ -396,11 +404,16 @@ pub fn start_watch(
 ) -> std::io::Result<Watch> {
     let asked = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
     let told = asked.clone();
+    let measuring = Arc::new(AtomicBool::new(false));
+    let begins = measuring.clone();
     let thread = Beside::spawn("watch", move |stop| {
         let mut monitors: Vec<Monitor> = nodes.into_iter().map(Monitor::new).collect();
         let mut next_sample = lab.now();
         loop {
             let last = stop.load(Ordering::Acquire);
+            if begins.swap(false, Ordering::AcqRel) {
+                monitors.iter_mut().for_each(Monitor::close);
+            }
             for m in &mut monitors {
                 let name = m.node().name.clone();
                 if let Ok(Some(w)) = m.tick(&lab) {
@@ -454,7 +467,7 @@ pub fn start_watch(
             std::thread::park_timeout(Duration::from_nanos(pause.clamp(1_000_000, 1_000_000_000)));
         }
     })?;
-    Ok(Watch { thread, asked })
+    Ok(Watch { thread, asked, measuring })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@
 //!
 //! Cold is what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's
 //! cores were slow (core/cpu, speed). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
-//! window's end. A window closes once the node used 20 ms of CPU.
+//! window's end. A window closes once the node used 20 ms of CPU, or where [`Monitor::close`] asks for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -141,6 +141,8 @@ pub struct Monitor {
     owed_ns: i64,
     /// Since when the window is left open because of what nobody seems to have charged, CLOCK_MONOTONIC ns.
     doubted_ns: Option<u64>,
+    /// Whether the window closes however little was used.
+    closing: bool,
     dead_slots: DeadSlots,
     /// Charges that will never end; the fewest that were open at any look since a real instant, at a window's end.
     lost: u64,
@@ -162,6 +164,7 @@ impl Monitor {
             news: Vec::new(),
             owed_ns: 0,
             doubted_ns: None,
+            closing: false,
             dead_slots: DeadSlots::default(),
             lost: 0,
             open_least: u64::MAX,
@@ -186,6 +189,11 @@ impl Monitor {
         self.waited_ns
     }
 
+    /// Has the next look that can be exact close the window, so that what comes then lies in windows of its own.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
     /// Looks at the node; a window when one closed.
     pub fn tick(&mut self, lab: &LabFrame) -> io::Result<Option<Window>> {
         if self.node.usage.is_none() {
@@ -202,7 +210,7 @@ impl Monitor {
             return Ok(None);
         }
         let used = usage.saturating_sub(last.usage);
-        if used < WINDOW_NS {
+        if used < WINDOW_NS && !self.closing {
             return Ok(None);
         }
         let Look { totals: mut now, live, unhit, moved_ns, quiet } = self.look()?;
@@ -219,7 +227,7 @@ impl Monitor {
                 return Ok(None);
             }
         }
-        self.doubted_ns = None;
+        (self.doubted_ns, self.closing) = (None, false);
         // No more than hits may have charged too much.
         self.owed_ns = residual.clamp(-OVERCHARGE_MAX_NS, 0);
         if escaped > 0 {
@@ -514,6 +522,31 @@ mod tests {
         case.used_ns.fetch_add(WINDOW_MAX_NS, Relaxed);
         case.charge(WINDOW_MAX_NS as i64);
         assert!(case.tick().is_some());
+    }
+
+    #[test]
+    fn a_window_closes_early_where_it_is_asked_to() {
+        let mut case = Case::new();
+        case.used_ns.fetch_add(3 * MS, Relaxed);
+        case.charge(MS as i64);
+        assert_eq!(case.tick(), None);
+        case.monitor.close();
+        let window = |charged_ms, escaped_ms| {
+            let [charged_ns, escaped_ns] = [charged_ms * MS, escaped_ms * MS];
+            Some(Window { charged_ns, escaped_ns, used_ns: charged_ns, ..Window::default() })
+        };
+        assert_eq!(
+            [case.tick(), case.tick_later()],
+            [None, window(3, 2)],
+            "what nobody seems to have charged is doubted"
+        );
+        case.used_ns.fetch_add(3 * MS, Relaxed);
+        assert_eq!(case.tick(), None, "the next is of the usual length");
+        case.used_ns.fetch_add(17 * MS, Relaxed);
+        case.charge(20 * MS as i64);
+        assert_eq!(case.tick(), window(20, 0));
+        case.monitor.close();
+        assert_eq!([case.tick(), case.tick()], [window(0, 0), None], "where nothing was used too");
     }
 
     #[test]
