@@ -213,7 +213,7 @@ def mutex(small):
     last_s, tdf = (0.3 if small else 2.0), 4
     for threads in ("4",) if small else ("2", "4"):
         # A frame's grain of its own, and a lab's.
-        grains = ("500us",) if small else ("100us", "500us")
+        grains = ("100us", "500us")
         frames = {grain: ["--tdf", str(tdf), "--cores", "2", "--grain", grain] for grain in grains}
         ratios = {world: [] for world in ("native", *grains)}
         for _ in range(1 if small else ROUNDS):

@@ -35,6 +35,12 @@ const AHEAD_SLICES: u64 = 3;
 /// the original machine in the mean, since its holder sleeps for what it works.
 const WANTED_MAX_R_NS: u64 = 100_000;
 
+/// A process contends for locks for so long after one of its threads began to wait for one, real ns. Its threads then sleep as
+/// seldom as at a lab's grain, which they get so far ahead of their virtual time with, virtual ns: each sleep may be one with a
+/// lock held.
+const CONTENDS_R_NS: u64 = 5_000_000;
+const CONTENDED_V_NS: u64 = 500_000;
+
 /// Who begins so much later than it could has waited for a core, virtual ns.
 const QUEUED_MIN_V_NS: u64 = 10_000;
 
@@ -289,9 +295,11 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     // One that other threads kept from a core would have been off it then, lock or not.
     let queued = began_v > earliest.0.saturating_add(QUEUED_MIN_V_NS);
     // Its packets are held until they are due. Cold caches after a sleep, in the midst of what it does, cost more than all else.
-    let ahead = now_v < c.finish && c.finish.0 - now_v.0 <= turns::slice_v_ns();
-    let held_later = packets_tell(told) && ahead && !queued;
-    if wake > now_r.0 && wake != u64::MAX && !held_later {
+    let (early_v, slice_v) = (c.finish.0.saturating_sub(now_v.0), turns::slice_v_ns());
+    let held_later = packets_tell(told) && (1..=slice_v).contains(&early_v) && !queued;
+    // After its next slice is early enough.
+    let sleeps_later = early_v > 0 && early_v.saturating_add(slice_v) <= contended_v_ns(now_r.0);
+    if wake > now_r.0 && wake != u64::MAX && !held_later && !sleeps_later {
         let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(ahead_v_ns()) };
         let mut asked;
         Slept { woke, asked, .. } = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0, METER_SLEEP);
@@ -431,7 +439,13 @@ pub struct Slept {
 
 /// How far a thread that holds a lock may go ahead of its virtual time, virtual ns.
 fn ahead_v_ns() -> u64 {
-    turns::slice_v_ns().saturating_mul(AHEAD_SLICES)
+    turns::slice_v_ns().max(contended_v_ns(clock::now_real().0)).saturating_mul(AHEAD_SLICES)
+}
+
+/// How far ahead of its virtual time a thread of a process that contends for locks may get without a sleep; 0 of another.
+fn contended_v_ns(now_r_ns: u64) -> u64 {
+    let since_ns = now_r_ns.saturating_sub(process().own.lock_wanted_r_ns.load(Relaxed));
+    if since_ns < CONTENDS_R_NS { CONTENDED_V_NS } else { 0 }
 }
 
 /// Whether a thread of the process has just begun to wait for a contended lock.
@@ -439,6 +453,16 @@ fn lock_is_wanted() -> bool {
     let own = &process().own;
     own.lock_waiters.load(Relaxed) != 0
         && clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < WANTED_MAX_R_NS
+}
+
+/// CPU time that this thread has used since its last charge was the meter's. Without the slot, which no handler of the
+/// program's may be met with: a hit that charges it meanwhile gives it back at the next.
+#[inline(never)]
+fn is_none_of_the_programs(ns: u64) {
+    if let Some(slot) = node().slot(sys::gettid()) {
+        slot.account_to(0, ns);
+        add_cost(slot, ns, 0);
+    }
 }
 
 /// This thread is about to wait for a lock. Who holds it may be asleep for a hit, or be hit meanwhile, as no thread of the
@@ -450,7 +474,9 @@ pub fn while_wanted(wait: impl FnOnce() -> sys::Ret) -> sys::Ret {
     own.lock_waiters.fetch_add(1, Relaxed);
     if own.sleepers.load(Relaxed) > 0 {
         own.asked.fetch_add(1, Relaxed);
+        let cpu_ns = clock::thread_cpu();
         sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
+        is_none_of_the_programs(clock::thread_cpu().saturating_sub(cpu_ns));
     }
     let r = wait();
     own.lock_waiters.fetch_sub(1, Relaxed);
