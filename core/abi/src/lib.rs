@@ -33,7 +33,7 @@ pub use rivals::{RIVALS_MAX, Rival, compete};
 pub use sched::{SETTINGS_MAX, SchedTable, Setting, SettingCell, WAITING_MAX};
 
 /// Bumped whenever a layout or a meaning changes.
-pub const ABI_VERSION: u32 = 41;
+pub const ABI_VERSION: u32 = 42;
 /// First word of a [`NodePage`].
 pub const NODE_MAGIC: u64 = 0x6e6f_6465_6469_6563;
 /// First word of a [`ProcPage`].
@@ -240,6 +240,8 @@ pub struct NodePage {
     pub vcpus: AtomicU32,
     /// Real CPU time between two hits.
     pub grain_ns: AtomicU64,
+    /// The grain at which threads of a process that contends for locks sleep: no less.
+    pub contended_grain_ns: AtomicU64,
     /// Virtual CPU ns per real CPU ns: 1/speed.
     pub slowness_int: AtomicU64,
     pub slowness_frac: AtomicU64,

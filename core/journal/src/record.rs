@@ -262,7 +262,8 @@ pub struct NodeSample {
     pub nic_faults: Vec<NicFaults>,
 }
 
-/// One conservation window of a node, closed once it used 20 ms of CPU and a look at it is exact, at the latest after 40. All times are real CPU time of this window.
+/// One conservation window of a node, closed once it used 20 ms of CPU, or as measuring begins, and a look at it is exact, at the
+/// latest after 40. All times are real CPU time of this window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Conservation {

@@ -45,18 +45,21 @@ pub struct ConservationTotal {
     pub received_cut_ns: u64,
 }
 
-/// A window with less is one that was closed early, as measuring began: its error is judged with the next one's, since what a
-/// look may be wrong by would be much of it.
-const JUDGED_NS: u64 = 10_000_000;
+/// A window in which less was used is one that was closed early, as measuring began: its error is judged with the next one's,
+/// since what a look may be wrong by would be much of it.
+pub(crate) const JUDGED_NS: u64 = 10_000_000;
 
-/// A conservation window.
+/// The last conservation window that is judged, and where those end that are judged with the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Window {
     /// Charged too much (or, negative, too little), as far as the window before has not given it back, real ns.
     off_ns: i64,
     /// What should have been charged, real ns.
     due_ns: u64,
-    /// Its end.
+    /// The same two of those closed early since.
+    early_off_ns: i64,
+    early_due_ns: u64,
+    /// Where the last of all ended.
     v_ns: VirtNs,
 }
 
@@ -127,25 +130,28 @@ impl ConservationTotal {
     pub(crate) fn add(&mut self, window: &Conservation, v_measured: (VirtNs, VirtNs), last: &mut Window) {
         // Both are far below 2^63: a window is milliseconds.
         let due_ns = window.due_ns();
-        let mut new = Window { off_ns: window.charged_ns as i64 - due_ns as i64, due_ns, v_ns: window.v_ns };
-        if last.due_ns < JUDGED_NS {
-            (new.off_ns, new.due_ns) = (new.off_ns + last.off_ns, new.due_ns + last.due_ns);
-        } else if last.off_ns.signum() * new.off_ns.signum() < 0 {
-            let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
-            last.off_ns += back_ns;
-            new.off_ns -= back_ns;
-            if let Some(error) = self.errors.last_mut() {
-                *error = last.error();
-            }
-        }
-        if new.due_ns >= JUDGED_NS {
-            self.errors.push(new.error());
-        }
+        let off_ns = window.charged_ns as i64 - due_ns as i64;
         if last.v_ns >= v_measured.0 && window.v_ns <= v_measured.1 {
             self.escaped_ns += window.escaped_ns;
             self.measured_used_ns += window.used_ns;
         }
-        *last = new;
+        last.v_ns = window.v_ns;
+        if window.used_ns < JUDGED_NS {
+            (last.early_off_ns, last.early_due_ns) = (last.early_off_ns + off_ns, last.early_due_ns + due_ns);
+        } else {
+            let (off_ns, due_ns) = (last.early_off_ns + off_ns, last.early_due_ns + due_ns);
+            let mut new = Window { off_ns, due_ns, v_ns: window.v_ns, ..Window::default() };
+            if last.off_ns.signum() * new.off_ns.signum() < 0 {
+                let back_ns = last.off_ns.abs().min(new.off_ns.abs()) * new.off_ns.signum();
+                last.off_ns += back_ns;
+                new.off_ns -= back_ns;
+                if let Some(error) = self.errors.last_mut() {
+                    *error = last.error();
+                }
+            }
+            self.errors.push(new.error());
+            *last = new;
+        }
         self.charged_ns += window.charged_ns;
         self.used_ns += window.used_ns;
         self.meter_cost_ns += window.meter_cost_ns;
@@ -213,6 +219,7 @@ mod tests {
         assert_eq!(errors(&[(100, 20), (100, 2), (120, 20)]), [50, 100]);
         assert_eq!(errors(&[(100, 20), (-60, 2), (0, 20)]), [20, 0], "it gives back what the one before it took");
         assert_eq!(errors(&[(100, 20), (100, 2), (-100, 20)]), [50, 0]);
+        assert_eq!(errors(&[(250, 20), (0, 1), (-250, 20)]), [0, 0], "what the next gives back it still does");
         assert_eq!(errors(&[(100, 2)]), [0; 0], "nothing is known of what one look may be wrong by");
         assert_eq!(errors(&[(0, 0), (200, 20)]), [100]);
     }

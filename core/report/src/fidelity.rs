@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, at_most};
 pub use crate::conservation::ConservationTotal;
-use crate::conservation::Window;
+use crate::conservation::{JUDGED_NS, Window};
 use crate::stalls::{CoreStalls, core_stalls};
 use crate::summary::node_use;
 use crate::text::{duration, percent};
@@ -357,7 +357,7 @@ impl Fidelity {
             .values()
             .filter(|sample| sample.cpu_used_ns >= CPU_WITHOUT_WINDOW_NS)
             .map(|sample| sample.node.as_str())
-            .filter(|node| !conservation.contains_key(node))
+            .filter(|&node| conservation.get(node).is_none_or(|(total, _)| total.used_ns < JUDGED_NS))
             .map(str::to_owned)
             .collect();
         Fidelity {
@@ -516,7 +516,8 @@ impl Fidelity {
         for node in &self.unaccounted {
             checks.push(Check::missing(format!("conservation of {node}")));
         }
-        if let Some(worst) = self.conservation.iter().max_by(|a, b| a.worst().total_cmp(&b.worst())) {
+        let judged = self.conservation.iter().filter(|total| !total.errors.is_empty());
+        if let Some(worst) = judged.max_by(|a, b| a.worst().total_cmp(&b.worst())) {
             let outside = |total: &ConservationTotal| {
                 let outside = total.errors.iter().filter(|&&error| error > budgets.conservation_error).count();
                 outside as f64 / total.errors.len().max(1) as f64
@@ -531,7 +532,9 @@ impl Fidelity {
                 advice: "CPU time was charged wrongly: a larger grain, or a host with less interrupt load".into(),
             });
         }
-        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::escaped_fraction) {
+        if let Some(worst) = max_by_key(&self.conservation, ConservationTotal::escaped_fraction)
+            && worst.measured_used_ns > 0
+        {
             checks.push(Check::share(
                 format!("CPU time that no meter caught ({})", worst.node),
                 worst.escaped_fraction(),

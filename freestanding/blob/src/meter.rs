@@ -35,11 +35,11 @@ const AHEAD_SLICES: u64 = 3;
 /// the original machine in the mean, since its holder sleeps for what it works.
 const WANTED_MAX_R_NS: u64 = 100_000;
 
-/// A process contends for locks for so long after one of its threads began to wait for one, real ns. Its threads then sleep as
-/// seldom as at a lab's grain, which they get so far ahead of their virtual time with, virtual ns: each sleep may be one with a
-/// lock held.
-const CONTENDS_R_NS: u64 = 5_000_000;
-const CONTENDED_V_NS: u64 = 500_000;
+/// A process contends for locks for so long after one of its threads began to wait for one, virtual ns.
+const CONTENDS_V_NS: u64 = 5_000_000;
+
+/// More CPU time than asking sleepers to go on takes, ns.
+const ASKING_MAX_NS: u64 = 100_000;
 
 /// Who begins so much later than it could has waited for a core, virtual ns.
 const QUEUED_MIN_V_NS: u64 = 10_000;
@@ -442,10 +442,13 @@ fn ahead_v_ns() -> u64 {
     turns::slice_v_ns().max(contended_v_ns(clock::now_real().0)).saturating_mul(AHEAD_SLICES)
 }
 
-/// How far ahead of its virtual time a thread of a process that contends for locks may get without a sleep; 0 of another.
+/// How far ahead of its virtual time a thread of a process that contends for locks may get without a sleep, each of which may
+/// be one with a lock held, virtual ns; 0 of another.
 fn contended_v_ns(now_r_ns: u64) -> u64 {
+    let n = node();
     let since_ns = now_r_ns.saturating_sub(process().own.lock_wanted_r_ns.load(Relaxed));
-    if since_ns < CONTENDS_R_NS { CONTENDED_V_NS } else { 0 }
+    let contends = since_ns < n.segment().inverse.mul_floor(CONTENDS_V_NS);
+    if contends { n.slowness().mul_floor(n.contended_grain_ns.load(Relaxed)) } else { 0 }
 }
 
 /// Whether a thread of the process has just begun to wait for a contended lock.
@@ -455,13 +458,21 @@ fn lock_is_wanted() -> bool {
         && clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < WANTED_MAX_R_NS
 }
 
-/// CPU time that this thread has used since its last charge was the meter's. Without the slot, which no handler of the
-/// program's may be met with: a hit that charges it meanwhile gives it back at the next.
+/// Asks the sleepers of the process to go on. The CPU time that this takes is the meter's, where nothing else came meanwhile: a
+/// hit counts its own, and handlers are the program's, on whatever thread they end. Without holding the slot, with which no
+/// handler may be met.
 #[inline(never)]
-fn is_none_of_the_programs(ns: u64) {
-    if let Some(slot) = node().slot(sys::gettid()) {
-        slot.account_to(0, ns);
-        add_cost(slot, ns, 0);
+fn ask_sleepers() {
+    let own = &process().own;
+    own.asked.fetch_add(1, Relaxed);
+    let slot = node().slot(sys::gettid());
+    let looks = || (slot.map_or(0, |s| s.hits.load(Relaxed)), interrupt::seen());
+    let (before, cpu_ns) = (looks(), clock::thread_cpu());
+    sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
+    let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
+    if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
+        slot.account_to(0, took_ns);
+        add_cost(slot, took_ns, 0);
     }
 }
 
@@ -473,10 +484,7 @@ pub fn while_wanted(wait: impl FnOnce() -> sys::Ret) -> sys::Ret {
     own.lock_wanted_r_ns.store(clock::now_real().0, Relaxed);
     own.lock_waiters.fetch_add(1, Relaxed);
     if own.sleepers.load(Relaxed) > 0 {
-        own.asked.fetch_add(1, Relaxed);
-        let cpu_ns = clock::thread_cpu();
-        sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
-        is_none_of_the_programs(clock::thread_cpu().saturating_sub(cpu_ns));
+        ask_sleepers();
     }
     let r = wait();
     own.lock_waiters.fetch_sub(1, Relaxed);

@@ -139,7 +139,8 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let host = |what| move |source| FrameError::Host { what, source };
     let (trap_tsc, site_calls) = (o.tsc == Tsc::Trap, o.call_sites);
     let count_kernel = meters.as_ref().is_some_and(Meters::count_kernel);
-    let cpu = CpuConfig { cores, speed_ppm, grain_ns, metered, count_kernel, trap_tsc, site_calls };
+    let contended_grain_ns = GRAIN_NS_WITH_DEBT;
+    let cpu = CpuConfig { cores, speed_ppm, grain_ns, contended_grain_ns, metered, count_kernel, trap_tsc, site_calls };
     process::become_subreaper().map_err(host("becoming a subreaper"))?;
     let lab = LabFrame::start(o.tdf);
     let began = lab.now();

@@ -12,7 +12,7 @@ use diecast_core_cpu::{SpeedWatch, undisturbed_ns};
 use diecast_core_journal::{
     Conservation, FindingKind, HostSpeed, NodeSample, Record, Stall, Stalls, Throttling, Waits,
 };
-use diecast_core_vtime::{RealNs, Tdf, VirtSpan};
+use diecast_core_vtime::{RealNs, Tdf, VirtNs, VirtSpan};
 use diecast_host_egress::Egress;
 use diecast_host_node::IdleGroup;
 use diecast_host_supervisor::probe::{self, Hits};
@@ -29,6 +29,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(500);
 const HITS_EVERY_NS: f64 = 5e9;
 /// Virtual time between two ticks of the watch: its own work must not grow with the TDF, it cools the nodes' caches.
 const WATCH_EVERY_V_NS: u64 = 10_000_000;
+/// Virtual time that a program's start takes at most: some 2 ms of CPU time for a shell, an exec and a linker.
+const START_V_NS: u64 = 50_000_000;
 /// How often a sample that was asked for is looked for, each after 1 ms.
 const SAMPLE_NOW_LOOKS: u32 = 100;
 /// Hits from which the cost of one is taken, of nodes with the same grain and share.
@@ -365,14 +367,15 @@ pub struct Watch {
     thread: Beside,
     /// Samples that were asked for, and those of them that were taken.
     asked: Arc<(AtomicU32, AtomicU32)>,
-    /// Set as measuring begins.
-    measuring: Arc<AtomicBool>,
+    /// The virtual instant from which conservation windows are to close, ns; none of them [`u64::MAX`].
+    close_v_ns: Arc<AtomicU64>,
 }
 
 impl Watch {
-    /// Has every node's conservation window end soon, so that none that counts reaches back to the start of its programs.
-    pub fn measuring_begins(&self) {
-        self.measuring.store(true, Ordering::Release);
+    /// Has every node's conservation window end soon, while measuring but after the start of programs at this instant, so that none
+    /// that counts reaches back to that.
+    pub fn measuring_begins(&self, started: VirtNs) {
+        self.close_v_ns.store(started.plus(VirtSpan(START_V_NS)).0, Ordering::Release);
         self.thread.wake();
     }
 
@@ -404,14 +407,15 @@ pub fn start_watch(
 ) -> std::io::Result<Watch> {
     let asked = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
     let told = asked.clone();
-    let measuring = Arc::new(AtomicBool::new(false));
-    let begins = measuring.clone();
+    let close_v_ns = Arc::new(AtomicU64::new(u64::MAX));
+    let close = close_v_ns.clone();
     let thread = Beside::spawn("watch", move |stop| {
         let mut monitors: Vec<Monitor> = nodes.into_iter().map(Monitor::new).collect();
         let mut next_sample = lab.now();
         loop {
             let last = stop.load(Ordering::Acquire);
-            if begins.swap(false, Ordering::AcqRel) {
+            if lab.now().0 >= close.load(Ordering::Acquire) {
+                close.store(u64::MAX, Ordering::Release);
                 monitors.iter_mut().for_each(Monitor::close);
             }
             for m in &mut monitors {
@@ -467,7 +471,7 @@ pub fn start_watch(
             std::thread::park_timeout(Duration::from_nanos(pause.clamp(1_000_000, 1_000_000_000)));
         }
     })?;
-    Ok(Watch { thread, asked, measuring })
+    Ok(Watch { thread, asked, close_v_ns })
 }
 
 #[cfg(test)]

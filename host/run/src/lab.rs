@@ -10,7 +10,7 @@ use std::time::Duration;
 use diecast_core_cpu::Sent;
 use diecast_core_experiment::{Mode, Protocol};
 use diecast_core_journal::{FindingKind, Header, MeterFacts, NodeFacts, Outcome, Phase, Record};
-use diecast_core_plan::{CpuLoad, HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, Tsc, WayFrom};
+use diecast_core_plan::{CpuLoad, GRAIN_NS_WITH_DEBT, HOST_ADDRESS, HOST_NAME, Plan, PlannedNode, Role, Tsc, WayFrom};
 use diecast_core_report::{PLAN_FILE, RunSummary};
 use diecast_core_vtime::{RealNs, VirtNs, VirtSpan};
 use diecast_host_egress::{Egress, EgressError};
@@ -573,6 +573,7 @@ fn set_up(
                 cores: n.cores,
                 speed_ppm: n.speed_ppm.0 as u32,
                 grain_ns: plan.grain_ns,
+                contended_grain_ns: if egress.is_some() { GRAIN_NS_WITH_DEBT } else { plan.grain_ns },
                 metered,
                 count_kernel,
                 trap_tsc: plan.tsc == Tsc::Trap,

@@ -126,7 +126,7 @@ impl<'a> Running<'a> {
         self.watch.sample_now();
         lab.live.world.measuring_begins();
         lab.journal.phase(Phase::Measure);
-        self.watch.measuring_begins();
+        self.watch.measuring_begins(begin);
         self.measured.emulator_before = lab.pipes.sample();
         let before: Vec<_> = self.ledger_counts();
         self.until(to, "measuring", begin, to)?;

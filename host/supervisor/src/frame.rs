@@ -133,6 +133,9 @@ pub struct CpuConfig {
     pub speed_ppm: u32,
     /// Real CPU time between two hits, ns.
     pub grain_ns: u64,
+    /// The same between two sleeps of a thread whose process contends for locks, since each may be one with a lock held. Packets
+    /// leave too early by it, where they don't carry what their senders owe.
+    pub contended_grain_ns: u64,
     /// False: no meter, only clocks.
     pub metered: bool,
     /// Count and deliver in kernel mode (needs privilege; see `doctor`).
@@ -149,6 +152,7 @@ impl CpuConfig {
         cores: 1,
         speed_ppm: SPEED_ONE_PPM,
         grain_ns: 500_000,
+        contended_grain_ns: 500_000,
         metered: false,
         count_kernel: false,
         trap_tsc: false,
@@ -219,6 +223,7 @@ impl NodeFrame {
         let slack = lab.map().current().inverse.mul_up(MACHINE_SLACK_NS);
         p.slack_ns.store(slack, Ordering::Relaxed);
         p.grain_ns.store(cpu.grain_ns, Ordering::Relaxed);
+        p.contended_grain_ns.store(cpu.contended_grain_ns.max(cpu.grain_ns), Ordering::Relaxed);
         p.switch_part.store(SWITCHES_UNKNOWN, Ordering::Relaxed);
         let speed = Rate::ratio_up(cpu.speed_ppm, SPEED_ONE_PPM);
         let slowness = Rate::ratio_up(SPEED_ONE_PPM, cpu.speed_ppm);

@@ -215,6 +215,7 @@ impl Monitor {
         }
         let Look { totals: mut now, live, unhit, moved_ns, quiet } = self.look()?;
         if used < WINDOW_MAX_NS && !(quiet && moved_ns <= LOOK_ERROR_NS) {
+            self.find_lost();
             return Ok(None);
         }
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
@@ -243,7 +244,10 @@ impl Monitor {
             slow_ns: now.slow.saturating_sub(last.slow),
         };
         self.last = Some(now);
-        self.suspect(unhit);
+        // One in a long call is in the same call soon after.
+        if used >= WINDOW_NS {
+            self.suspect(unhit);
+        }
         self.find_lost();
         self.dead_slots.free(self.node.page(), &live);
         Ok(Some(window))
