@@ -129,10 +129,10 @@ pub struct Planned {
 
 #[derive(Args)]
 pub struct Meter {
-    /// CPU time between two looks of the meter: smaller is finer and costs more. [default: 100us for a single command, or
+    /// CPU time between two looks of the meter: smaller is finer and costs more. Threads that contend for locks sleep as seldom
+    /// as with 500us, but for labs whose packets can't carry what their senders have used. [default: 100us for a single command, or
     /// 500us where it may take more than half of the host's CPU time; 500us in a lab, where packets carry what their
-    /// senders have used, or 100us where this host's kernel can't tell] With a finer one than 500us threads that contend for
-    /// locks are put to sleep as seldom as with that
+    /// senders have used, or 100us where this host's kernel can't tell]
     #[arg(long, value_parser = grain)]
     pub grain: Option<u64>,
     /// What the meter's looks come from: cores, a clock of each core (needs Linux 6.18 and root); threads, an event of each

@@ -298,9 +298,11 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let (early_v, slice_v) = (c.finish.0.saturating_sub(now_v.0), turns::slice_v_ns());
     let held_later = packets_tell(told) && (1..=slice_v).contains(&early_v) && !queued;
     // After its next slice is early enough.
-    let sleeps_later = early_v > 0 && early_v.saturating_add(slice_v) <= contended_v_ns(now_r.0);
+    let contended_v = contended_v_ns(now_r.0);
+    let sleeps_later = early_v > 0 && early_v.saturating_add(slice_v) <= contended_v;
     if wake > now_r.0 && wake != u64::MAX && !held_later && !sleeps_later {
-        let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(ahead_v_ns()) };
+        let most_v = slice_v.max(contended_v).saturating_mul(AHEAD_SLICES);
+        let ahead_v = if queued { began_v } else { c.finish.0.saturating_sub(most_v) };
         let mut asked;
         Slept { woke, asked, .. } = sleep_until(wake, segment.r_of(VirtNs(ahead_v)).0, METER_SLEEP);
         // A pause, or a change of rate, while it slept: the slice still takes its virtual time.
@@ -437,25 +439,22 @@ pub struct Slept {
     pub interrupted: bool,
 }
 
-/// How far a thread that holds a lock may go ahead of its virtual time, virtual ns.
-fn ahead_v_ns() -> u64 {
-    turns::slice_v_ns().max(contended_v_ns(clock::now_real().0)).saturating_mul(AHEAD_SLICES)
-}
-
 /// How far ahead of its virtual time a thread of a process that contends for locks may get without a sleep, each of which may
 /// be one with a lock held, virtual ns; 0 of another.
 fn contended_v_ns(now_r_ns: u64) -> u64 {
     let n = node();
-    let since_ns = now_r_ns.saturating_sub(process().own.lock_wanted_r_ns.load(Relaxed));
-    let contends = since_ns < n.segment().inverse.mul_floor(CONTENDS_V_NS);
+    let contends = lock_wanted_since_ns(now_r_ns) < n.segment().inverse.mul_floor(CONTENDS_V_NS);
     if contends { n.slowness().mul_floor(n.contended_grain_ns.load(Relaxed)) } else { 0 }
+}
+
+/// How long ago a thread of the process last began to wait for a contended lock, real ns.
+fn lock_wanted_since_ns(now_r_ns: u64) -> u64 {
+    now_r_ns.saturating_sub(process().own.lock_wanted_r_ns.load(Relaxed))
 }
 
 /// Whether a thread of the process has just begun to wait for a contended lock.
 fn lock_is_wanted() -> bool {
-    let own = &process().own;
-    own.lock_waiters.load(Relaxed) != 0
-        && clock::now_real().0.saturating_sub(own.lock_wanted_r_ns.load(Relaxed)) < WANTED_MAX_R_NS
+    process().own.lock_waiters.load(Relaxed) != 0 && lock_wanted_since_ns(clock::now_real().0) < WANTED_MAX_R_NS
 }
 
 /// Asks the sleepers of the process to go on. The CPU time that this takes is the meter's, where nothing else came meanwhile: a

@@ -127,19 +127,21 @@ fn losses(stretch: &AtomicUsize) -> [[Loss; 2]; ROUNDS] {
 fn typical(rounds: [[Loss; 2]; ROUNDS]) -> Option<u64> {
     const PPM: u64 = 1_000_000;
     // In others the core had something else to do, and lost nothing that counts.
-    let seen = |with: bool| rounds.iter().map(move |r| r[usize::from(with)]).filter(|l| l.of_ns >= STRETCH_NS / 2);
-    let mut quiet_ppm: Vec<u64> = seen(false).map(|l| l.lost_ns * PPM / l.of_ns).collect();
-    quiet_ppm.sort_unstable();
-    let quiet_ppm = *quiet_ppm.get(quiet_ppm.len() / 2).filter(|_| quiet_ppm.len() > ROUNDS / 2)?;
-    let lost = |l: Loss| l.lost_ns.saturating_sub(quiet_ppm * l.of_ns / PPM) / INTERRUPTS;
-    let mut each: Vec<u64> = seen(true).map(lost).collect();
-    if each.len() <= ROUNDS / 2 {
-        return None;
-    }
-    each.sort_unstable();
+    let seen = |with: bool| rounds.iter().map(move |r| &r[usize::from(with)]).filter(|l| l.of_ns >= STRETCH_NS / 2);
+    let quiet_ppm = most_sorted(seen(false).map(|l| l.lost_ns * PPM / l.of_ns))?;
+    let quiet_ppm = quiet_ppm[quiet_ppm.len() / 2];
+    let lost = |l: &Loss| l.lost_ns.saturating_sub(quiet_ppm * l.of_ns / PPM) / INTERRUPTS;
+    let each = most_sorted(seen(true).map(lost))?;
     let quarter = each.len() / 4;
     let [least, typical, most] = [quarter, each.len() / 2, each.len() - 1 - quarter].map(|at| each[at]);
     (least > 0 && most <= 3 * least).then_some(typical)
+}
+
+/// The figures of stretches in order, where most stretches have one.
+fn most_sorted(figures: impl Iterator<Item = u64>) -> Option<Vec<u64>> {
+    let mut sorted: Vec<u64> = figures.collect();
+    sorted.sort_unstable();
+    (sorted.len() > ROUNDS / 2).then_some(sorted)
 }
 
 #[cfg(test)]

@@ -144,7 +144,7 @@ pub struct Monitor {
     /// Whether the window closes however little was used.
     closing: bool,
     dead_slots: DeadSlots,
-    /// Charges that will never end; the fewest that were open at any look since a real instant, at a window's end.
+    /// Charges that will never end; the fewest that were open at any look since a real instant.
     lost: u64,
     open_least: u64,
     open_from_ns: u64,
