@@ -197,6 +197,8 @@ struct burst {
 	// It sleeps for the meter.
 	__u32 meters;
 	__u32 pad;
+	// Of the network namespace in which it last got a core.
+	__u64 cookie;
 	// What these programs took of its CPU time since its node was told, as in `own`.
 	__u64 own[OWN_OF_FRAMES];
 	struct wait wait;
@@ -619,6 +621,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	if (!b)
 		return 0;
 	got_idle = wait_ends(&b->wait, next, &next_node->waited, next_cookie, now);
+	b->cookie = next_cookie;
 	b->offset_ns = now - next->se.exec_start;
 	if (!b->going) {
 		b->going = 1;

@@ -223,7 +223,8 @@ static __always_inline void hands_on(struct task_struct *task, struct burst *to,
 	struct handed *h;
 	__u64 cookie, cpu_ns, at_ns;
 
-	// The meter's sleeps have nothing to wait for. One that ends has no namespaces any more as it tells its parent.
+	// The meter's sleeps have nothing to wait for. One that ends has no namespaces any more as it tells its parent, or as packets of
+	// another node are received on its core.
 	if (to->meters || !others || (own && own != others && BPF_CORE_READ(own, net_ns) != BPF_CORE_READ(others, net_ns)))
 		return;
 	b = bpf_task_storage_get(&bursts, by, 0, 0);
@@ -233,7 +234,7 @@ static __always_inline void hands_on(struct task_struct *task, struct burst *to,
 		return;
 	cookie = BPF_CORE_READ(others, net_ns, net_cookie);
 	cost = bpf_map_lookup_elem(&hit_costs, &cookie);
-	if (!cost)
+	if (!cost || (!own && b->cookie != cookie))
 		return;
 	cpu_ns = cpu_time(by, b, now);
 	at_ns = position(b, cpu_ns, cost->lead);

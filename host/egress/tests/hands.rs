@@ -16,6 +16,9 @@ use diecast_host_egress::{Egress, Handed, HitCost};
 use diecast_host_net::in_netns;
 use diecast_host_sys::trap;
 use diecast_host_tick::{Cadence, CoreTicks};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 const MS: u64 = 1_000_000;
 
@@ -165,6 +168,74 @@ fn holds(by: u32, to: u32, cookie: u64, all: &[Handed]) {
     }
     // Whom a timer wakes, nobody has handed anything on to, whoever had the core then.
     assert_eq!(all.iter().filter(|h| h.to.is_some()).count(), 2, "{all:?}");
+}
+
+/// What is told of a metered thread that has worked for 2 ms as it ends, which a metered thread of the first or the second
+/// of two nodes waits for. The ending one is of the first.
+fn told_at_end(of_same_node: bool) -> Option<Told> {
+    let egress = Egress::load().unwrap();
+    let ticks = core_ticks(&egress, Cadence::told_by_packets(500_000))?;
+    trap::install_handler();
+    let (ns, _tap, of_first) = nic(&egress, &two_nodes());
+    let (other_ns, _other_tap, of_second) = nic(&egress, &two_nodes());
+    let (waits_in, cookie) = if of_same_node { (&ns, of_first) } else { (&other_ns, of_second) };
+    for cookie in [of_first, of_second] {
+        egress.set_hit_cost(cookie, AHEAD).unwrap();
+    }
+    let (tell_by, of_by) = channel();
+    let (tell_to, of_to) = channel();
+    let (by, to) = std::thread::scope(|s| {
+        let waiting = in_thread(
+            s,
+            waits_in,
+            move |ticks: &CoreTicks| {
+                let _metered = ticks.meter_here().unwrap();
+                poll_ms(1);
+                let by: u32 = of_by.recv().unwrap();
+                // Of a thread (PIDFD_THREAD): Linux 6.9.
+                let of_thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+                let thread = pidfd_open(Pid::from_raw(by as i32).unwrap(), of_thread);
+                tell_to.send(thread_id()).unwrap();
+                let thread = thread.ok()?;
+                poll(&mut [PollFd::new(&thread, PollFlags::IN)], None).unwrap();
+                Some((by, thread_id()))
+            },
+            &ticks,
+        );
+        let ending = in_thread(
+            s,
+            &ns,
+            move |ticks: &CoreTicks| {
+                // It is metered to its end.
+                std::mem::forget(ticks.meter_here().unwrap());
+                tell_by.send(thread_id()).unwrap();
+                of_to.recv().unwrap();
+                poll_ms(20);
+                spin(Duration::from_millis(2));
+            },
+            &ticks,
+        );
+        ending.join().unwrap();
+        waiting.join().unwrap()
+    })?;
+    let mut all = Vec::new();
+    egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
+    Some(Told { by, to, cookie, all })
+}
+
+/// By then it has no namespaces any more, whatever node it was of.
+#[test]
+fn who_ends_hands_on_to_its_own_node_alone() {
+    if skip() {
+        return;
+    }
+    let Some(Told { by, to, cookie, all }) = told_at_end(true) else {
+        return diecast_quiet::skipped("needs clocks of cores, and Linux 6.9 to wait for a thread's end");
+    };
+    let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.to == Some(to)).collect();
+    assert!(handed.len() == 1 && handed[0].cookie == cookie, "{all:?}");
+    let Told { by, all, .. } = told_at_end(false).unwrap();
+    assert!(all.iter().all(|h| h.by.tid != by), "another node is charged: {all:?}");
 }
 
 /// Where a CPU nanosecond here is one there who wakes another is not ahead. What it leaves is told all the same.
