@@ -105,6 +105,15 @@ struct Totals {
     slow: u64,
     /// Of live threads, less than nothing where a packet charged ahead.
     uncharged: i64,
+    /// Of live threads in all.
+    threads_ns: i64,
+}
+
+impl Totals {
+    /// What the node's account has that live threads have not.
+    fn beyond_ns(&self) -> i64 {
+        self.usage as i64 - self.threads_ns
+    }
 }
 
 /// A thread's CPU time that is not charged yet.
@@ -116,21 +125,49 @@ fn uncharged_ns(cpu_ns: u64, charged_to_ns: u64) -> i64 {
     }
 }
 
-/// What a look saw, and how much the node used while it was taken: its terms are of one instant but for that, ns.
+/// What a look saw: its terms are of one instant but for `error_ns`, and for charges that came meanwhile where it is not quiet.
 #[derive(Default)]
 struct Look {
     totals: Totals,
-    live: BTreeSet<u32>,
-    /// Threads that used more than `UNMETERED_NS` since a look last saw them hit.
-    unhit: Vec<Unmetered>,
-    moved_ns: u64,
+    threads: Threads,
+    error_ns: u64,
     quiet: bool,
+}
+
+/// A node's threads, one after the other.
+#[derive(Default)]
+struct Threads {
+    /// As the host numbers them, and as their pid namespace does.
+    tids: BTreeSet<i32>,
+    live: BTreeSet<u32>,
+    /// Numbers of the latter kind, and CPU time, ns.
+    cpu_ns: Vec<(u32, u64)>,
+    /// Those that used more than `UNMETERED_NS` since a look last saw them hit.
+    unhit: Vec<Unmetered>,
+}
+
+/// The node's account beyond that of the threads it has, which stays while none of them ends: those that begin have used nothing.
+struct Beyond {
+    tids: BTreeSet<i32>,
+    ns: i64,
+}
+
+impl Beyond {
+    /// How much too little was read of the threads' CPU time, one after the other, while the node's grew by `moved_ns` from
+    /// the first to the last; none where that is not known. From its middle either may be ahead. What ended unseen, less than
+    /// that much at one look, shows at a later one.
+    fn missed_ns(&self, tids: &BTreeSet<i32>, beyond_ns: i64, moved_ns: u64) -> Option<i64> {
+        let missed = beyond_ns - self.ns;
+        (self.tids.is_subset(tids) && missed.unsigned_abs() <= moved_ns.div_ceil(2)).then_some(missed)
+    }
 }
 
 /// Watches one node.
 pub struct Monitor {
     node: Arc<NodeFrame>,
     last: Option<Totals>,
+    /// As of the last look that counted.
+    beyond: Option<Beyond>,
     /// By host thread id.
     threads: BTreeMap<i32, Thread>,
     suspects: BTreeSet<i32>,
@@ -158,6 +195,7 @@ impl Monitor {
         Monitor {
             node,
             last: None,
+            beyond: None,
             threads: BTreeMap::new(),
             suspects: BTreeSet::new(),
             unmetered: BTreeSet::new(),
@@ -200,7 +238,8 @@ impl Monitor {
             return Ok(None);
         }
         let Some(last) = self.last else {
-            self.last = Some(self.look()?.totals);
+            let look = self.look()?;
+            self.counts(look.totals, look.threads.tids);
             return Ok(None);
         };
         let usage = self.used()?;
@@ -213,8 +252,8 @@ impl Monitor {
         if used < WINDOW_NS && !self.closing {
             return Ok(None);
         }
-        let Look { totals: mut now, live, unhit, moved_ns, quiet } = self.look()?;
-        if used < WINDOW_MAX_NS && !(quiet && moved_ns <= LOOK_ERROR_NS) {
+        let Look { totals: mut now, threads, error_ns, quiet } = self.look()?;
+        if used < WINDOW_MAX_NS && !(quiet && error_ns <= LOOK_ERROR_NS) {
             self.find_lost();
             return Ok(None);
         }
@@ -243,25 +282,31 @@ impl Monitor {
             cold_ns: now.cold.saturating_sub(last.cold),
             slow_ns: now.slow.saturating_sub(last.slow),
         };
-        self.last = Some(now);
+        self.counts(now, threads.tids);
         // One in a long call is in the same call soon after.
         if used >= WINDOW_NS {
-            self.suspect(unhit);
+            self.suspect(threads.unhit);
         }
         self.find_lost();
-        self.dead_slots.free(self.node.page(), &live);
+        self.dead_slots.free(self.node.page(), &threads.live);
         Ok(Some(window))
+    }
+
+    /// A look from which the next window is counted.
+    fn counts(&mut self, totals: Totals, tids: BTreeSet<i32>) {
+        self.beyond = Some(Beyond { tids, ns: totals.beyond_ns() });
+        self.last = Some(totals);
     }
 
     /// All terms at one instant, nearly: the best of some looks, of which the first is that was exact.
     fn look(&mut self) -> io::Result<Look> {
         let (began, mut best) = (time::monotonic_ns(), self.look_once()?);
         for _ in 1..LOOKS_MAX {
-            if best.quiet && best.moved_ns == 0 || time::monotonic_ns() - began > LOOKS_NS {
+            if best.quiet && best.error_ns == 0 || time::monotonic_ns() - began > LOOKS_NS {
                 break;
             }
             let look = self.look_once()?;
-            if (!look.quiet, look.moved_ns) < (!best.quiet, best.moved_ns) {
+            if (!look.quiet, look.error_ns) < (!best.quiet, best.error_ns) {
                 best = look;
             }
         }
@@ -269,15 +314,29 @@ impl Monitor {
     }
 
     fn look_once(&mut self) -> io::Result<Look> {
-        let charges = self.charges();
         let before = self.used()?;
-        let mut look = self.threads()?;
-        let counters = self.counters();
-        look.moved_ns = self.used()?.saturating_sub(before);
-        look.quiet = charges.is_some() && self.charges() == charges;
+        let threads = self.threads()?;
+        let threads_ns = threads.cpu_ns.iter().map(|(_, cpu_ns)| *cpu_ns as i64).sum();
+        // Of the rest, which is quickly read, all at once.
+        let (mut totals, mut quiet) = (Totals::default(), false);
+        for _ in 0..LOOKS_MAX {
+            let charges = self.charges();
+            let uncharged = self.uncharged(&threads.cpu_ns);
+            totals = Totals { uncharged, threads_ns, ..self.counters() };
+            quiet = charges.is_some() && self.charges() == charges;
+            if quiet {
+                break;
+            }
+        }
+        let mut error_ns = self.used()?.saturating_sub(before);
         // Where the threads ran on, their account is taken from the middle.
-        look.totals = Totals { usage: before + look.moved_ns / 2, uncharged: look.totals.uncharged, ..counters };
-        Ok(look)
+        totals.usage = before + error_ns / 2;
+        let beyond = self.beyond.as_ref();
+        if let Some(missed) = beyond.and_then(|b| b.missed_ns(&threads.tids, totals.beyond_ns(), error_ns)) {
+            (totals.threads_ns, totals.uncharged) = (totals.threads_ns + missed, totals.uncharged + missed);
+            error_ns = 0;
+        }
+        Ok(Look { totals, threads, error_ns, quiet })
     }
 
     /// The number of charges so far; none while one is under way.
@@ -323,10 +382,17 @@ impl Monitor {
         p.counters.charged_by_supervisor_ns.fetch_add(real_ns, Relaxed);
     }
 
-    /// The node's threads and their CPU time since their last charge, summed. The kernel brings this and the node's account
-    /// up to date together, a tick behind or less; a charge may be ahead of both.
-    fn threads(&mut self) -> io::Result<Look> {
-        let (mut look, mut seen) = (Look::default(), BTreeSet::new());
+    /// The threads' CPU time since their last charge, summed.
+    fn uncharged(&self, cpu_ns: &[(u32, u64)]) -> i64 {
+        let page = self.node.page();
+        let charged_to = |name| page.slot(name).map_or(0, |slot| slot.last_cpu_ns.load(Relaxed));
+        cpu_ns.iter().map(|(name, cpu_ns)| uncharged_ns(*cpu_ns, charged_to(*name))).sum()
+    }
+
+    /// The node's threads. The kernel brings their CPU time and the node's account up to date together, a tick behind or less;
+    /// a charge may be ahead of both.
+    fn threads(&mut self) -> io::Result<Threads> {
+        let mut all = Threads::default();
         let init = self.node.init_pid.load(Relaxed);
         let limit = UNMETERED_NS.max(UNMETERED_GRAINS * self.node.cpu.grain_ns);
         for pid in (self.node.members)()? {
@@ -343,20 +409,19 @@ impl Monitor {
                 let waited = numbers.next().and_then(Result::ok).unwrap_or(0);
                 self.waited_ns += waited.saturating_sub(thread.waited_ns);
                 thread.waited_ns = waited;
-                seen.insert(tid);
-                look.live.insert(thread.name);
-                let slot = self.node.page().slot(thread.name);
-                let (charged_to, hits) = slot.map_or((0, 0), |s| (s.last_cpu_ns.load(Relaxed), s.hits.load(Relaxed)));
-                look.totals.uncharged += uncharged_ns(cpu, charged_to);
+                all.tids.insert(tid);
+                all.live.insert(thread.name);
+                all.cpu_ns.push((thread.name, cpu));
+                let hits = self.node.page().slot(thread.name).map_or(0, |s| s.hits.load(Relaxed));
                 let unhit_ns = thread.unhit_ns(hits, cpu);
                 self.threads.insert(tid, thread);
                 if self.node.cpu.metered && unhit_ns > limit {
-                    look.unhit.push(Unmetered { pid, tid, name: String::new(), unhit_ns });
+                    all.unhit.push(Unmetered { pid, tid, name: String::new(), unhit_ns });
                 }
             }
         }
-        self.threads.retain(|tid, _| seen.contains(tid));
-        Ok(look)
+        self.threads.retain(|tid, _| all.tids.contains(tid));
+        Ok(all)
     }
 
     /// A thread without a hit at two windows has no meter. At one it may be one that was just executed: its exec has none.
@@ -511,6 +576,22 @@ mod tests {
             let window = first.or_else(|| case.tick_later()).unwrap();
             assert_eq!((window.charged_ns, window.used_ns, window.escaped_ns), (25 * MS, 25 * MS, 0));
         }
+    }
+
+    #[test]
+    fn threads_read_one_after_the_other_are_taken_for_late_where_none_ended_and_the_node_used_as_much() {
+        let set = |tids: &[i32]| tids.iter().copied().collect::<BTreeSet<_>>();
+        let beyond = Beyond { tids: set(&[1, 2]), ns: 70_000 };
+        // 30 us read too early or too late, of the 60 that the node used meanwhile.
+        for missed in [-30_000, 0, 30_000] {
+            assert_eq!(beyond.missed_ns(&set(&[1, 2]), 70_000 + missed, 60_000), Some(missed));
+            assert_eq!(beyond.missed_ns(&set(&[1, 2, 3]), 70_000 + missed, 60_000), Some(missed), "one began");
+            assert_eq!(beyond.missed_ns(&set(&[1, 3]), 70_000 + missed, 60_000), None, "one ended");
+        }
+        for missed in [-31_000, 31_000] {
+            assert_eq!(beyond.missed_ns(&set(&[1, 2]), 70_000 + missed, 60_000), None, "more than the node used");
+        }
+        assert_eq!(beyond.missed_ns(&set(&[1, 2]), 71_000, 0), None, "what ended unseen, once the node rests");
     }
 
     #[test]
