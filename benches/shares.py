@@ -297,8 +297,8 @@ def conservation(small, folder):
     for c in lab(folder, "conservation", ["--tdf", "4"])["fidelity"]["conservation"]:
         if c["node"] != "sink":
             due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"] - c["slow_ns"]
-            what = f"{c['node']}: {c['used_ns'] / 1e6:.0f} ms used, worst window {100 * max(c['errors'], default=0):.2f} %"
-            yield what, c["charged_ns"] / max(1, due) - 1, 0.01, {"used_ns": c["used_ns"]}
+            yield f"{c['node']}: {c['used_ns'] / 1e6:.0f} ms used", c["charged_ns"] / max(1, due) - 1, 0.01, {"used_ns": c["used_ns"]}
+            yield f"{c['node']}: worst of {len(c['errors'])} windows", max(c["errors"], default=0), 0.01
 
 
 def receive(small, folder):

@@ -174,9 +174,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     if slot.hits.fetch_add(1, Relaxed) == 0 && signals::owns_page() {
         process().own.threads_hit.fetch_add(1, Relaxed);
     }
-    k.charges_begun.fetch_add(1, AcqRel);
     hold(slot);
-    let charged_to = slot.last_cpu_ns.load(Relaxed);
+    let mut charged_to = slot.last_cpu_ns.load(Relaxed);
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // Nothing of it is charged yet: its clock was read, if it has a slot at all.
     let (mut last_cpu, mut fresh) = (charged_to, last_wall == 0);
@@ -186,12 +185,15 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     } else if last_cpu > cpu {
         // What was charged too much, and what was taken off of it because cores were slow.
         let over = last_cpu - cpu;
+        k.charges_begun.fetch_add(1, AcqRel);
         let charged = ledger::at_usual_speed(n.slow_discount.load(Relaxed), over);
         k.charged_ns.fetch_sub(charged, Relaxed);
         slot.charged_ns.fetch_sub(charged, Relaxed);
         let slow = k.slow_ns.load(Relaxed).min(over - charged);
         k.slow_ns.fetch_sub(slow, Relaxed);
-        last_cpu = cpu;
+        slot.account_to(charged_to, cpu);
+        k.charges_done.fetch_add(1, AcqRel);
+        (charged_to, last_cpu) = (cpu, cpu);
     }
     let used = cpu - last_cpu;
     // One on its way out of a system call may have been in it for as long, and an event of a thread's own may count no time in
@@ -262,26 +264,27 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let work = work - cold;
     let work_v = n.slowness().mul_floor(work);
     let c = charge(told, slot, now_v, earliest, work_v);
+    let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
+    slot.charged_ns.fetch_add(work, Relaxed);
+    slot.finish_v_ns.store(c.finish.0, Relaxed);
+    slot.switches.store(switches, Relaxed);
+    // The watch does not look meanwhile: no longer than it must be, as who loses its core here keeps it waiting.
+    k.charges_begun.fetch_add(1, AcqRel);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
+    slot.account_to(charged_to, cpu);
+    // Packets that were sent before this instant find their work charged.
+    slot.release();
+    add_cost(slot, hidden, interrupts);
+    k.charges_done.fetch_add(1, AcqRel);
     if in_kernel {
         k.system_ns.fetch_add(work, Relaxed);
     }
-    slot.charged_ns.fetch_add(work, Relaxed);
     count_charge(&c);
     if now_v > c.finish {
         count(&k.late_v, now_v.0 - c.finish.0);
     }
-
-    // From here on the watch may look: what is charged must not show as uncharged any more.
-    slot.account_to(charged_to, cpu);
-    slot.finish_v_ns.store(c.finish.0, Relaxed);
-    slot.switches.store(switches, Relaxed);
-    // Packets that were sent before this instant find their work charged.
-    slot.release();
-    add_cost(slot, hidden, ledger::Interrupts::of_node(n).of(usual - hidden));
-    k.charges_done.fetch_add(1, AcqRel);
 
     // Catch up at twice the share at most: the slice takes at least half its real length.
     let half_r = segment.inverse.mul_floor(work_v) / 2;
@@ -334,11 +337,13 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     sentraps::look(slot);
     let after = clock::thread_cpu();
     // A packet that was sent before the hit may have been charged ahead of it meanwhile: the next hit gives that back.
-    slot.account_to(cpu, after);
     let seen = after.saturating_sub(cpu);
+    k.charges_begun.fetch_add(1, AcqRel);
+    slot.account_to(cpu, after);
+    add_cost(slot, seen, 0);
+    k.charges_done.fetch_add(1, AcqRel);
     k.charging_hits.fetch_add(1, Relaxed);
     k.seen_hits_ns.fetch_add(seen, Relaxed);
-    add_cost(slot, seen, 0);
 }
 
 /// Sleeps until a thread's turn comes; the instant it woke. Where others went to sleep meanwhile it could have begun its
@@ -470,8 +475,11 @@ fn ask_sleepers() {
     sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
     if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
+        let k = &node().counters;
+        k.charges_begun.fetch_add(1, AcqRel);
         slot.account_to(0, took_ns);
         add_cost(slot, took_ns, 0);
+        k.charges_done.fetch_add(1, AcqRel);
     }
 }
 
