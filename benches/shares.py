@@ -298,7 +298,7 @@ def conservation(small, folder):
         if c["node"] != "sink":
             due = c["used_ns"] - c["meter_cost_ns"] - c["cold_ns"] - c["slow_ns"]
             yield f"{c['node']}: {c['used_ns'] / 1e6:.0f} ms used", c["charged_ns"] / max(1, due) - 1, 0.01, {"used_ns": c["used_ns"]}
-            yield f"{c['node']}: worst of {len(c['errors'])} windows", max(c["errors"], default=0), 0.01
+            yield f"{c['node']}: worst of {len(c['errors'])} windows", max(c["errors"]), 0.01
 
 
 def receive(small, folder):

@@ -33,8 +33,8 @@ pub struct Counters {
     pub cold_ns: AtomicU64,
     /// CPU time that was not charged because the host's cores were slow when it was used, real CPU ns.
     pub slow_ns: AtomicU64,
-    /// Changes of charged time, or of the meter's own, begun and done, by threads and by the emulator for packets' senders.
-    /// While they differ, these and threads' accounts disagree.
+    /// Changes of charged, cold, slow and the meter's own time, begun and done, by threads and by the emulator for packets'
+    /// senders. While they differ, these and threads' accounts disagree.
     pub charges_begun: AtomicU64,
     pub charges_done: AtomicU64,
     /// The part of what was charged by hits that was found in the kernel, real CPU ns.

@@ -266,14 +266,14 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let c = charge(told, slot, now_v, earliest, work_v);
     let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
     slot.charged_ns.fetch_add(work, Relaxed);
-    slot.finish_v_ns.store(c.finish.0, Relaxed);
-    slot.switches.store(switches, Relaxed);
     // The watch does not look meanwhile: no longer than it must be, as who loses its core here keeps it waiting.
     k.charges_begun.fetch_add(1, AcqRel);
     k.charged_ns.fetch_add(work, Relaxed);
     k.cold_ns.fetch_add(cold, Relaxed);
     k.slow_ns.fetch_add(used - usual, Relaxed);
     slot.account_to(charged_to, cpu);
+    slot.finish_v_ns.store(c.finish.0, Relaxed);
+    slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
     slot.release();
     add_cost(slot, hidden, interrupts);
@@ -475,11 +475,8 @@ fn ask_sleepers() {
     sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
     if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
-        let k = &node().counters;
-        k.charges_begun.fetch_add(1, AcqRel);
         slot.account_to(0, took_ns);
         add_cost(slot, took_ns, 0);
-        k.charges_done.fetch_add(1, AcqRel);
     }
 }
 

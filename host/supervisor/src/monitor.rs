@@ -27,13 +27,16 @@ const WINDOW_NS: u64 = 20_000_000;
 /// CPU time of a thread without a hit beyond which it has no working meter: many grains, and some ms.
 const UNMETERED_GRAINS: u64 = 20;
 const UNMETERED_NS: u64 = 10_000_000;
-/// Looks at most until one falls between two hits, in a moment in which the kernel adds nothing to the node's account.
+/// Looks at most until one is exact; and readings of what is in memory, in each, until one falls between two charges.
 const LOOKS_MAX: u32 = 8;
 /// Real time after which no other look is begun, ns: one at hundreds of threads takes that long.
 const LOOKS_NS: u64 = 5_000_000;
-/// What a node may use during a look for this to close a window: a thousandth of it. CPU time from which any look does.
+/// What a look that closes a window may be wrong by: a thousandth of it. CPU time from which any look does.
 const LOOK_ERROR_NS: u64 = WINDOW_NS / 1000;
 const WINDOW_MAX_NS: u64 = 2 * WINDOW_NS;
+/// What a node may use during a look whose error is known from the one before: where the account of a family takes in a child, it
+/// does so by a tick or more.
+const MOVED_MAX_NS: u64 = WINDOW_NS / 4;
 /// Where nobody seems to have charged more than such a part of a window, a look so much later closes it, ns: a thread that has
 /// just ended may have handed on what it did, which is charged a millisecond or two later, and is not charged twice.
 const DOUBT_PART: u64 = 200;
@@ -42,7 +45,7 @@ const DOUBT_LASTS_NS: u64 = 4_000_000;
 /// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
 const OVERCHARGE_MAX_NS: i64 = 100_000_000;
 
-/// Real time in which a charge that was begun ends: it takes some 40 us, and a thread may lose its core in it, ns.
+/// Real time in which a charge that was begun ends: it takes some microseconds, and a thread may lose its core in it, ns.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
 /// One closed window; all real CPU ns within it.
@@ -116,13 +119,18 @@ impl Totals {
     }
 }
 
-/// A thread's CPU time that is not charged yet.
+/// A thread's CPU time that is not charged yet. Both are far below 2^63.
 fn uncharged_ns(cpu_ns: u64, charged_to_ns: u64) -> i64 {
-    // Both are far below 2^63.
-    match cpu_ns as i64 - charged_to_ns as i64 {
-        ahead if ahead < -OVERCHARGE_MAX_NS => cpu_ns as i64,
-        uncharged => uncharged,
-    }
+    cpu_ns as i64 - charged_to_ns as i64
+}
+
+/// What of a thread was read by itself.
+struct CpuTime {
+    /// The thread's id in the node's pid namespace.
+    name: u32,
+    ns: u64,
+    /// What is kept under its number is that of a dead thread.
+    is_others: bool,
 }
 
 /// What a look saw: its terms are of one instant but for `error_ns`, and for charges that came meanwhile where it is not quiet.
@@ -140,8 +148,9 @@ struct Threads {
     /// As the host numbers them, and as their pid namespace does.
     tids: BTreeSet<i32>,
     live: BTreeSet<u32>,
-    /// Numbers of the latter kind, and CPU time, ns.
-    cpu_ns: Vec<(u32, u64)>,
+    cpu: Vec<CpuTime>,
+    /// CPU time of those that the last look that counted did not see, ns.
+    new_ns: u64,
     /// Those that used more than `UNMETERED_NS` since a look last saw them hit.
     unhit: Vec<Unmetered>,
 }
@@ -150,15 +159,20 @@ struct Threads {
 struct Beyond {
     tids: BTreeSet<i32>,
     ns: i64,
+    /// The node's account.
+    usage_ns: u64,
 }
 
 impl Beyond {
     /// How much too little was read of the threads' CPU time, one after the other, while the node's grew by `moved_ns` from
-    /// the first to the last; none where that is not known. From its middle either may be ahead. What ended unseen, less than
-    /// that much at one look, shows at a later one.
-    fn missed_ns(&self, tids: &BTreeSet<i32>, beyond_ns: i64, moved_ns: u64) -> Option<i64> {
-        let missed = beyond_ns - self.ns;
-        (self.tids.is_subset(tids) && missed.unsigned_abs() <= moved_ns.div_ceil(2)).then_some(missed)
+    /// the first to the last; none where that is not known. From its middle either may be ahead. What ended unseen shows where
+    /// the node rests during a look, or once it sums up to more than that.
+    fn missed_ns(&self, threads: &Threads, totals: &Totals, moved_ns: u64) -> Option<i64> {
+        let missed = totals.beyond_ns() - self.ns;
+        // Who joins the node has used what the node has not.
+        let none_joined = threads.new_ns <= totals.usage.saturating_sub(self.usage_ns) + moved_ns;
+        let known = moved_ns <= MOVED_MAX_NS && none_joined && self.tids.is_subset(&threads.tids);
+        (known && missed.unsigned_abs() <= moved_ns.div_ceil(2)).then_some(missed)
     }
 }
 
@@ -245,7 +259,7 @@ impl Monitor {
         let usage = self.used()?;
         // The account of a family loses what children that nobody waits for have used: the window begins anew.
         if usage + WINDOW_NS < last.usage {
-            self.last = None;
+            (self.last, self.beyond) = (None, None);
             return Ok(None);
         }
         let used = usage.saturating_sub(last.usage);
@@ -294,7 +308,7 @@ impl Monitor {
 
     /// A look from which the next window is counted.
     fn counts(&mut self, totals: Totals, tids: BTreeSet<i32>) {
-        self.beyond = Some(Beyond { tids, ns: totals.beyond_ns() });
+        self.beyond = Some(Beyond { tids, ns: totals.beyond_ns(), usage_ns: totals.usage });
         self.last = Some(totals);
     }
 
@@ -316,12 +330,12 @@ impl Monitor {
     fn look_once(&mut self) -> io::Result<Look> {
         let before = self.used()?;
         let threads = self.threads()?;
-        let threads_ns = threads.cpu_ns.iter().map(|(_, cpu_ns)| *cpu_ns as i64).sum();
-        // Of the rest, which is quickly read, all at once.
+        let threads_ns = threads.cpu.iter().map(|c| c.ns as i64).sum();
+        // The rest is quickly read, all at once.
         let (mut totals, mut quiet) = (Totals::default(), false);
         for _ in 0..LOOKS_MAX {
             let charges = self.charges();
-            let uncharged = self.uncharged(&threads.cpu_ns);
+            let uncharged = self.uncharged(&threads.cpu);
             totals = Totals { uncharged, threads_ns, ..self.counters() };
             quiet = charges.is_some() && self.charges() == charges;
             if quiet {
@@ -332,7 +346,7 @@ impl Monitor {
         // Where the threads ran on, their account is taken from the middle.
         totals.usage = before + error_ns / 2;
         let beyond = self.beyond.as_ref();
-        if let Some(missed) = beyond.and_then(|b| b.missed_ns(&threads.tids, totals.beyond_ns(), error_ns)) {
+        if let Some(missed) = beyond.and_then(|b| b.missed_ns(&threads, &totals, error_ns)) {
             (totals.threads_ns, totals.uncharged) = (totals.threads_ns + missed, totals.uncharged + missed);
             error_ns = 0;
         }
@@ -383,10 +397,10 @@ impl Monitor {
     }
 
     /// The threads' CPU time since their last charge, summed.
-    fn uncharged(&self, cpu_ns: &[(u32, u64)]) -> i64 {
+    fn uncharged(&self, cpu: &[CpuTime]) -> i64 {
         let page = self.node.page();
-        let charged_to = |name| page.slot(name).map_or(0, |slot| slot.last_cpu_ns.load(Relaxed));
-        cpu_ns.iter().map(|(name, cpu_ns)| uncharged_ns(*cpu_ns, charged_to(*name))).sum()
+        let slot = |c: &CpuTime| page.slot(c.name).filter(|_| !c.is_others);
+        cpu.iter().map(|c| uncharged_ns(c.ns, slot(c).map_or(0, |s| s.last_cpu_ns.load(Relaxed)))).sum()
     }
 
     /// The node's threads. The kernel brings their CPU time and the node's account up to date together, a tick behind or less;
@@ -411,8 +425,13 @@ impl Monitor {
                 thread.waited_ns = waited;
                 all.tids.insert(tid);
                 all.live.insert(thread.name);
-                all.cpu_ns.push((thread.name, cpu));
-                let hits = self.node.page().slot(thread.name).map_or(0, |s| s.hits.load(Relaxed));
+                if self.beyond.as_ref().is_some_and(|b| !b.tids.contains(&tid)) {
+                    all.new_ns += cpu;
+                }
+                let slot = self.node.page().slot(thread.name);
+                let (charged_to, hits) = slot.map_or((0, 0), |s| (s.last_cpu_ns.load(Relaxed), s.hits.load(Relaxed)));
+                let is_others = uncharged_ns(cpu, charged_to) < -OVERCHARGE_MAX_NS;
+                all.cpu.push(CpuTime { name: thread.name, ns: cpu, is_others });
                 let unhit_ns = thread.unhit_ns(hits, cpu);
                 self.threads.insert(tid, thread);
                 if self.node.cpu.metered && unhit_ns > limit {
@@ -580,18 +599,42 @@ mod tests {
 
     #[test]
     fn threads_read_one_after_the_other_are_taken_for_late_where_none_ended_and_the_node_used_as_much() {
-        let set = |tids: &[i32]| tids.iter().copied().collect::<BTreeSet<_>>();
-        let beyond = Beyond { tids: set(&[1, 2]), ns: 70_000 };
+        let beyond = Beyond { tids: BTreeSet::from([1, 2]), ns: 70_000, usage_ns: 5 * MS };
+        let missed = |tids: &[i32], new_ns, beyond_ns, moved_ns| {
+            let threads = Threads { tids: tids.iter().copied().collect(), new_ns, ..Threads::default() };
+            let usage = 25 * MS;
+            let totals = Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
+            beyond.missed_ns(&threads, &totals, moved_ns)
+        };
         // 30 us read too early or too late, of the 60 that the node used meanwhile.
-        for missed in [-30_000, 0, 30_000] {
-            assert_eq!(beyond.missed_ns(&set(&[1, 2]), 70_000 + missed, 60_000), Some(missed));
-            assert_eq!(beyond.missed_ns(&set(&[1, 2, 3]), 70_000 + missed, 60_000), Some(missed), "one began");
-            assert_eq!(beyond.missed_ns(&set(&[1, 3]), 70_000 + missed, 60_000), None, "one ended");
+        for us in [-30_000, 0, 30_000] {
+            assert_eq!(missed(&[1, 2], 0, 70_000 + us, 60_000), Some(us));
+            assert_eq!(missed(&[1, 2, 3], 20 * MS, 70_000 + us, 60_000), Some(us), "one began");
+            assert_eq!(missed(&[1, 2, 3], 21 * MS, 70_000 + us, 60_000), None, "one joined");
+            assert_eq!(missed(&[1, 3], 0, 70_000 + us, 60_000), None, "one ended");
         }
-        for missed in [-31_000, 31_000] {
-            assert_eq!(beyond.missed_ns(&set(&[1, 2]), 70_000 + missed, 60_000), None, "more than the node used");
+        for us in [-31_000, 31_000] {
+            assert_eq!(missed(&[1, 2], 0, 70_000 + us, 60_000), None, "more than the node used");
         }
-        assert_eq!(beyond.missed_ns(&set(&[1, 2]), 71_000, 0), None, "what ended unseen, once the node rests");
+        assert_eq!(missed(&[1, 2], 0, 71_000, 0), None, "what ended unseen, once the node rests");
+        assert_eq!(missed(&[1, 2], 0, 71_000, 10 * MS), None, "no look takes so long");
+    }
+
+    /// All three readings of the node's account, 60 us apart, are of one instant as far as the window goes.
+    #[test]
+    fn what_threads_were_read_too_early_for_is_on_its_way() {
+        let mut case = Case::new();
+        case.used_ns.fetch_add(25 * MS, Relaxed);
+        case.each_ns.store(60_000, Relaxed);
+        case.charge(25 * MS as i64);
+        // Read before it, the thread has used 20 us more by the middle of the look.
+        let usage_ns = case.used_ns.load(Relaxed) + 60_000 + 30_000;
+        let ns = usage_ns as i64 - case.cpu_ns as i64 - 20_000;
+        let tids = BTreeSet::from([case.child.id() as i32]);
+        case.monitor.beyond = Some(Beyond { tids, ns, usage_ns: 0 });
+        let window = case.tick().unwrap();
+        assert_eq!(window.used_ns, 25 * MS + 90_000 - 20_000, "the 20 us are not charged yet");
+        assert_eq!((window.charged_ns, window.escaped_ns), (window.used_ns, 70_000));
     }
 
     #[test]
