@@ -331,10 +331,11 @@ fn files_of_proc_tell_the_time_of_the_frame() {
     conforms(&[&c("procfs", false)], &FRAMES);
 }
 
-/// procps sees the frame's clocks: how long a process runs, since when, and for how long the machine.
+/// procps sees the frame's clocks: how long a process runs, since when, and for how long the machine. It takes the time
+/// since the boot in hundredths, rounded down, so that of 3.00 s it may see 2.99.
 #[test]
 fn ps_agrees_with_the_clocks() {
-    let script = "sleep 3; echo value before $(date +%s); set -- $(ps -o etimes=,lstart= -p $$); \
+    let script = "sleep 3.1; echo value before $(date +%s); set -- $(ps -o etimes=,lstart= -p $$); \
                   echo value now $(date +%s); echo value etimes $1; shift; echo value since $(date +%s -d \"$*\"); \
                   echo value up $(cut -d. -f1 /proc/uptime); echo value boot $(date +%s -d \"$(uptime -s)\")";
     if diecast_tests::tool("ps").is_none() {
