@@ -155,22 +155,21 @@ struct Threads {
     unhit: Vec<Unmetered>,
 }
 
-/// The node's account beyond that of the threads it has, which stays while none of them ends: those that begin have used nothing.
-struct Beyond {
+/// What a look saw from which a window is counted.
+struct Counted {
+    totals: Totals,
     tids: BTreeSet<i32>,
-    ns: i64,
-    /// The node's account.
-    usage_ns: u64,
 }
 
-impl Beyond {
-    /// How much too little was read of the threads' CPU time, one after the other, while the node's grew by `moved_ns` from
-    /// the first to the last; none where that is not known. From its middle either may be ahead. What ended unseen shows where
+impl Counted {
+    /// How much too little a later look read of the threads' CPU time, one after the other, while the node's grew by `moved_ns`
+    /// from the first to the last; none where that is not known. What the node's account has beyond theirs stays while none of
+    /// them ends: those that begin have used nothing. From the middle of a look either may be ahead. What ended unseen shows where
     /// the node rests during a look, or once it sums up to more than that.
     fn missed_ns(&self, threads: &Threads, totals: &Totals, moved_ns: u64) -> Option<i64> {
-        let missed = totals.beyond_ns() - self.ns;
+        let missed = totals.beyond_ns() - self.totals.beyond_ns();
         // Who joins the node has used what the node has not.
-        let none_joined = threads.new_ns <= totals.usage.saturating_sub(self.usage_ns) + moved_ns;
+        let none_joined = threads.new_ns <= totals.usage.saturating_sub(self.totals.usage) + moved_ns;
         let known = moved_ns <= MOVED_MAX_NS && none_joined && self.tids.is_subset(&threads.tids);
         (known && missed.unsigned_abs() <= moved_ns.div_ceil(2)).then_some(missed)
     }
@@ -179,9 +178,7 @@ impl Beyond {
 /// Watches one node.
 pub struct Monitor {
     node: Arc<NodeFrame>,
-    last: Option<Totals>,
-    /// As of the last look that counted.
-    beyond: Option<Beyond>,
+    last: Option<Counted>,
     /// By host thread id.
     threads: BTreeMap<i32, Thread>,
     suspects: BTreeSet<i32>,
@@ -209,7 +206,6 @@ impl Monitor {
         Monitor {
             node,
             last: None,
-            beyond: None,
             threads: BTreeMap::new(),
             suspects: BTreeSet::new(),
             unmetered: BTreeSet::new(),
@@ -251,15 +247,15 @@ impl Monitor {
         if self.node.usage.is_none() {
             return Ok(None);
         }
-        let Some(last) = self.last else {
-            let look = self.look()?;
-            self.counts(look.totals, look.threads.tids);
+        let Some(last) = self.last.as_ref().map(|last| last.totals) else {
+            let Look { totals, threads, .. } = self.look()?;
+            self.last = Some(Counted { totals, tids: threads.tids });
             return Ok(None);
         };
         let usage = self.used()?;
         // The account of a family loses what children that nobody waits for have used: the window begins anew.
         if usage + WINDOW_NS < last.usage {
-            (self.last, self.beyond) = (None, None);
+            self.last = None;
             return Ok(None);
         }
         let used = usage.saturating_sub(last.usage);
@@ -296,7 +292,7 @@ impl Monitor {
             cold_ns: now.cold.saturating_sub(last.cold),
             slow_ns: now.slow.saturating_sub(last.slow),
         };
-        self.counts(now, threads.tids);
+        self.last = Some(Counted { totals: now, tids: threads.tids });
         // One in a long call is in the same call soon after.
         if used >= WINDOW_NS {
             self.suspect(threads.unhit);
@@ -304,12 +300,6 @@ impl Monitor {
         self.find_lost();
         self.dead_slots.free(self.node.page(), &threads.live);
         Ok(Some(window))
-    }
-
-    /// A look from which the next window is counted.
-    fn counts(&mut self, totals: Totals, tids: BTreeSet<i32>) {
-        self.beyond = Some(Beyond { tids, ns: totals.beyond_ns(), usage_ns: totals.usage });
-        self.last = Some(totals);
     }
 
     /// All terms at one instant, nearly: the best of some looks, of which the first is that was exact.
@@ -345,8 +335,8 @@ impl Monitor {
         let mut error_ns = self.used()?.saturating_sub(before);
         // Where the threads ran on, their account is taken from the middle.
         totals.usage = before + error_ns / 2;
-        let beyond = self.beyond.as_ref();
-        if let Some(missed) = beyond.and_then(|b| b.missed_ns(&threads, &totals, error_ns)) {
+        let last = self.last.as_ref();
+        if let Some(missed) = last.and_then(|last| last.missed_ns(&threads, &totals, error_ns)) {
             (totals.threads_ns, totals.uncharged) = (totals.threads_ns + missed, totals.uncharged + missed);
             error_ns = 0;
         }
@@ -425,7 +415,7 @@ impl Monitor {
                 thread.waited_ns = waited;
                 all.tids.insert(tid);
                 all.live.insert(thread.name);
-                if self.beyond.as_ref().is_some_and(|b| !b.tids.contains(&tid)) {
+                if self.last.as_ref().is_some_and(|last| !last.tids.contains(&tid)) {
                     all.new_ns += cpu;
                 }
                 let slot = self.node.page().slot(thread.name);
@@ -599,12 +589,11 @@ mod tests {
 
     #[test]
     fn threads_read_one_after_the_other_are_taken_for_late_where_none_ended_and_the_node_used_as_much() {
-        let beyond = Beyond { tids: BTreeSet::from([1, 2]), ns: 70_000, usage_ns: 5 * MS };
+        let totals = |usage, beyond_ns| Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
+        let last = Counted { totals: totals(5 * MS, 70_000), tids: BTreeSet::from([1, 2]) };
         let missed = |tids: &[i32], new_ns, beyond_ns, moved_ns| {
             let threads = Threads { tids: tids.iter().copied().collect(), new_ns, ..Threads::default() };
-            let usage = 25 * MS;
-            let totals = Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
-            beyond.missed_ns(&threads, &totals, moved_ns)
+            last.missed_ns(&threads, &totals(25 * MS, beyond_ns), moved_ns)
         };
         // 30 us read too early or too late, of the 60 that the node used meanwhile.
         for us in [-30_000, 0, 30_000] {
@@ -629,9 +618,9 @@ mod tests {
         case.charge(25 * MS as i64);
         // Read before it, the thread has used 20 us more by the middle of the look.
         let usage_ns = case.used_ns.load(Relaxed) + 60_000 + 30_000;
-        let ns = usage_ns as i64 - case.cpu_ns as i64 - 20_000;
-        let tids = BTreeSet::from([case.child.id() as i32]);
-        case.monitor.beyond = Some(Beyond { tids, ns, usage_ns: 0 });
+        let beyond_ns = usage_ns as i64 - case.cpu_ns as i64 - 20_000;
+        let last = &mut case.monitor.last.as_mut().unwrap().totals;
+        last.threads_ns = last.usage as i64 - beyond_ns;
         let window = case.tick().unwrap();
         assert_eq!(window.used_ns, 25 * MS + 90_000 - 20_000, "the 20 us are not charged yet");
         assert_eq!((window.charged_ns, window.escaped_ns), (window.used_ns, 70_000));
