@@ -41,7 +41,7 @@ pub use learn::{Bursts, WAIT_KINDS, curve_of_all, discounts};
 pub use level::Level;
 pub use modes::{Split, kernels_of_meter_ns};
 pub use receive::{RECEIVE_MAX_NS, ReceiveCounts, Received, Receiver};
-pub use speed::{SpeedWatch, at_usual_speed, stood_still_ns, undisturbed_ns};
+pub use speed::{SpeedWatch, at_usual_speed, slow_given_back, stood_still_ns, undisturbed_ns};
 pub use weights::{
     IDLE_WEIGHT, Part, REAL_TIME, USUAL_WEIGHT, charged_since, heavier_is_behind, part_of, weight_of_nice,
 };

@@ -5,6 +5,9 @@
 //! as many times its usual CPU time then, and is charged what it usually takes: the machine that the node stands for does
 //! not slow down.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
 use crate::cold::WHOLE;
 
 /// A core is slow when the work takes so many times what it usually takes.
@@ -131,9 +134,29 @@ pub fn at_usual_speed(discount: u32, cpu_ns: u64) -> u64 {
     cpu_ns - ((cpu_ns / WHOLE) * discount + (cpu_ns % WHOLE) * discount / WHOLE)
 }
 
+/// What of CPU time that was charged too much comes off `slow_ns`, a node's slow time; the rest comes off what it was charged.
+/// It is divided as CPU time is now: it may have been charged at another speed, so that less was slow in all. The two always
+/// make up `over_ns`.
+#[inline(always)]
+pub fn slow_given_back(slow_ns: &AtomicU64, discount: u32, over_ns: u64) -> u64 {
+    let most_ns = over_ns - at_usual_speed(discount, over_ns);
+    let take = |slow: u64| Some(slow.saturating_sub(most_ns));
+    slow_ns.fetch_update(Relaxed, Relaxed, take).map_or(0, |before| before.min(most_ns))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_charged_too_much_at_the_usual_speed_is_given_back_whole_at_another() {
+        let slow_ns = AtomicU64::new(700_000);
+        let given_back = |discount| slow_given_back(&slow_ns, discount, 2_500_000);
+        assert_eq!(given_back(0), 0, "at the usual speed none of it was slow");
+        assert_eq!(given_back(WHOLE as u32 / 10), 250_000 - 23, "a tenth of whole units");
+        assert_eq!(given_back(u32::MAX), 450_023, "no more than was slow at all");
+        assert_eq!((given_back(u32::MAX), slow_ns.load(Relaxed)), (0, 0));
+    }
 
     #[test]
     fn what_a_slow_core_did_is_charged_what_it_usually_takes() {

@@ -186,11 +186,9 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
         // What was charged too much, and what was taken off of it because cores were slow.
         let over = last_cpu - cpu;
         k.charges_begun.fetch_add(1, AcqRel);
-        let charged = ledger::at_usual_speed(n.slow_discount.load(Relaxed), over);
+        let charged = over - ledger::slow_given_back(&k.slow_ns, n.slow_discount.load(Relaxed), over);
         k.charged_ns.fetch_sub(charged, Relaxed);
         slot.charged_ns.fetch_sub(charged, Relaxed);
-        let slow = k.slow_ns.load(Relaxed).min(over - charged);
-        k.slow_ns.fetch_sub(slow, Relaxed);
         slot.account_to(charged_to, cpu);
         k.charges_done.fetch_add(1, AcqRel);
         (charged_to, last_cpu) = (cpu, cpu);

@@ -16,6 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use diecast_core_abi::NodePage;
 use diecast_core_cpu as ledger;
 use diecast_host_sys::{Tid, process, time};
 
@@ -133,11 +134,20 @@ struct CpuTime {
     is_others: bool,
 }
 
+/// Whether a thread that is not among these was charged since a real instant: it ended, though it may have begun after the last
+/// look too.
+fn some_ended(page: &NodePage, live: &BTreeSet<u32>, since_ns: u64) -> bool {
+    let ended = |tid| tid != 0 && !live.contains(&tid);
+    page.slots.iter().any(|s| ended(s.tid.load(Relaxed)) && s.last_wall_ns.load(Relaxed) >= since_ns)
+}
+
 /// What a look saw: its terms are of one instant but for `error_ns`, and for charges that came meanwhile where it is not quiet.
 #[derive(Default)]
 struct Look {
     totals: Totals,
     threads: Threads,
+    /// CLOCK_MONOTONIC.
+    began_ns: u64,
     error_ns: u64,
     quiet: bool,
 }
@@ -159,19 +169,22 @@ struct Threads {
 struct Counted {
     totals: Totals,
     tids: BTreeSet<i32>,
+    /// When it began, CLOCK_MONOTONIC ns.
+    began_ns: u64,
 }
 
 impl Counted {
     /// How much too little a later look read of the threads' CPU time, one after the other, while the node's grew by `moved_ns`
     /// from the first to the last; none where that is not known. What the node's account has beyond theirs stays while none of
-    /// them ends: those that begin have used nothing. From the middle of a look either may be ahead. What ended unseen shows where
-    /// the node rests during a look, or once it sums up to more than that.
-    fn missed_ns(&self, threads: &Threads, totals: &Totals, moved_ns: u64) -> Option<i64> {
+    /// them ends: those that begin have used nothing. From the middle of a look either may be ahead. What ended unseen and without
+    /// a slot shows where the node rests during a look, or once it sums up to more than that.
+    fn missed_ns(&self, page: &NodePage, threads: &Threads, totals: &Totals, moved_ns: u64) -> Option<i64> {
         let missed = totals.beyond_ns() - self.totals.beyond_ns();
         // Who joins the node has used what the node has not.
         let none_joined = threads.new_ns <= totals.usage.saturating_sub(self.totals.usage) + moved_ns;
         let known = moved_ns <= MOVED_MAX_NS && none_joined && self.tids.is_subset(&threads.tids);
-        (known && missed.unsigned_abs() <= moved_ns.div_ceil(2)).then_some(missed)
+        let known = known && missed.unsigned_abs() <= moved_ns.div_ceil(2);
+        (known && (missed == 0 || !some_ended(page, &threads.live, self.began_ns))).then_some(missed)
     }
 }
 
@@ -248,8 +261,8 @@ impl Monitor {
             return Ok(None);
         }
         let Some(last) = self.last.as_ref().map(|last| last.totals) else {
-            let Look { totals, threads, .. } = self.look()?;
-            self.last = Some(Counted { totals, tids: threads.tids });
+            let Look { totals, threads, began_ns, .. } = self.look()?;
+            self.last = Some(Counted { totals, tids: threads.tids, began_ns });
             return Ok(None);
         };
         let usage = self.used()?;
@@ -262,7 +275,7 @@ impl Monitor {
         if used < WINDOW_NS && !self.closing {
             return Ok(None);
         }
-        let Look { totals: mut now, threads, error_ns, quiet } = self.look()?;
+        let Look { totals: mut now, threads, began_ns, error_ns, quiet } = self.look()?;
         if used < WINDOW_MAX_NS && !(quiet && error_ns <= LOOK_ERROR_NS) {
             self.find_lost();
             return Ok(None);
@@ -292,7 +305,7 @@ impl Monitor {
             cold_ns: now.cold.saturating_sub(last.cold),
             slow_ns: now.slow.saturating_sub(last.slow),
         };
-        self.last = Some(Counted { totals: now, tids: threads.tids });
+        self.last = Some(Counted { totals: now, tids: threads.tids, began_ns });
         // One in a long call is in the same call soon after.
         if used >= WINDOW_NS {
             self.suspect(threads.unhit);
@@ -318,7 +331,7 @@ impl Monitor {
     }
 
     fn look_once(&mut self) -> io::Result<Look> {
-        let before = self.used()?;
+        let (began_ns, before) = (time::monotonic_ns(), self.used()?);
         let threads = self.threads()?;
         let threads_ns = threads.cpu.iter().map(|c| c.ns as i64).sum();
         // The rest is quickly read, all at once.
@@ -335,12 +348,12 @@ impl Monitor {
         let mut error_ns = self.used()?.saturating_sub(before);
         // Where the threads ran on, their account is taken from the middle.
         totals.usage = before + error_ns / 2;
-        let last = self.last.as_ref();
-        if let Some(missed) = last.and_then(|last| last.missed_ns(&threads, &totals, error_ns)) {
+        let missed = |last: &Counted| last.missed_ns(self.node.page(), &threads, &totals, error_ns);
+        if let Some(missed) = self.last.as_ref().and_then(missed) {
             (totals.threads_ns, totals.uncharged) = (totals.threads_ns + missed, totals.uncharged + missed);
             error_ns = 0;
         }
-        Ok(Look { totals, threads, error_ns, quiet })
+        Ok(Look { totals, threads, began_ns, error_ns, quiet })
     }
 
     /// The number of charges so far; none while one is under way.
@@ -590,10 +603,14 @@ mod tests {
     #[test]
     fn threads_read_one_after_the_other_are_taken_for_late_where_none_ended_and_the_node_used_as_much() {
         let totals = |usage, beyond_ns| Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
-        let last = Counted { totals: totals(5 * MS, 70_000), tids: BTreeSet::from([1, 2]) };
+        let case = Case::new();
+        let page = case.monitor.node.page();
+        let child = page.slots.iter().map(|s| s.tid.load(Relaxed)).find(|tid| *tid != 0).unwrap();
+        let last = Counted { totals: totals(5 * MS, 70_000), tids: BTreeSet::from([1, 2]), began_ns: 1000 };
         let missed = |tids: &[i32], new_ns, beyond_ns, moved_ns| {
-            let threads = Threads { tids: tids.iter().copied().collect(), new_ns, ..Threads::default() };
-            last.missed_ns(&threads, &totals(25 * MS, beyond_ns), moved_ns)
+            let live = BTreeSet::from([child]);
+            let threads = Threads { tids: tids.iter().copied().collect(), live, new_ns, ..Threads::default() };
+            last.missed_ns(page, &threads, &totals(25 * MS, beyond_ns), moved_ns)
         };
         // 30 us read too early or too late, of the 60 that the node used meanwhile.
         for us in [-30_000, 0, 30_000] {
@@ -607,6 +624,12 @@ mod tests {
         }
         assert_eq!(missed(&[1, 2], 0, 71_000, 0), None, "what ended unseen, once the node rests");
         assert_eq!(missed(&[1, 2], 0, 71_000, 10 * MS), None, "no look takes so long");
+        // One that began and ended between the two looks, and what it did was charged.
+        let ended = page.claim_slot(1 << 22).unwrap();
+        for (charged_ns, known) in [(999, true), (1000, false)] {
+            ended.last_wall_ns.store(charged_ns, Relaxed);
+            assert_eq!(missed(&[1, 2], 0, 100_000, 60_000), known.then_some(30_000), "charged at {charged_ns}");
+        }
     }
 
     /// All three readings of the node's account, 60 us apart, are of one instant as far as the window goes.
