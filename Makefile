@@ -109,7 +109,7 @@ bench-cost: build ## what envelope, meter, emulator and BPF programs add, per no
 bench-fairness: build ## equal nodes, equal shares? POV-Ray, iperf3, scp and MPI on 3 to 10 nodes; skips what is not installed (45 minutes)
 	benches/fairness.py
 
-bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation, a sink of packets (34 minutes)
+bench-shares: build ## shares of 1 to 16 threads on 1 to 4 cores, a contended mutex, speed apart from TDF, conservation, a sink of packets (44 minutes)
 	benches/shares.py
 
 bench-web-tier: build ## what the programs of examples/web-tier.yaml use: CPU time of a start, and of a request at each tier (a minute)

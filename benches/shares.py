@@ -31,8 +31,9 @@ THREADS, CORES, OF_HOST = (1, 2, 4, 8, 16), (1, 2, 4), 0.8
 # Real seconds by TDF: many grains of each thread.
 TDFS = {2: 3, 10: 5, 100: 20}
 ROUNDS = 4
-# Of a share at a TDF up to 10, whose median counts: a host that lets a core stand still for 20 ms takes 0.7 % of 3 s.
-SHORT_ROUNDS = 3
+# Of a share, whose median counts: a host that lets a core stand still for 20 ms takes 0.7 % of 3 s, and at TDF 100 a tenth of
+# what a thread works in 20.
+SHARE_ROUNDS = 3
 # Of the labs with a server.
 FUTURE_ROUNDS = 3
 
@@ -195,7 +196,7 @@ def share(small):
         # What the programs' own CPU clock says is what the ledger paces: the work that was done tells by itself, as well as two
         # runs of the host's cores agree.
         native = spin(["--last", "0.1s" if small else "0.3s", "--threads", str(min(threads, os.cpu_count()))])
-        for _ in range(1 if small or tdf > 10 else SHORT_ROUNDS):
+        for _ in range(1 if small else SHARE_ROUNDS):
             # The grain is the frame's own.
             s = spin(["--last", f"{last_s:.3f}s", "--threads", str(threads)],
                      ["--tdf", str(tdf), "--cores", str(cores), "--speed", str(speed)])
