@@ -17,7 +17,7 @@
 
 Prints a table and writes JSON; exit 1 when a bar is missed, 3 when something does not run. Needs root.
 
-Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 34 minutes)
+Usage: benches/shares.py [--small] [--part PART]... [--out DIR]     (make bench-shares; 44 minutes)
 """
 import argparse, json, os, shutil, statistics, subprocess, sys, time
 

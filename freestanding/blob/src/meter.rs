@@ -473,8 +473,11 @@ fn ask_sleepers() {
     sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
     if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
+        let k = &node().counters;
+        k.charges_begun.fetch_add(1, AcqRel);
         slot.account_to(0, took_ns);
         add_cost(slot, took_ns, 0);
+        k.charges_done.fetch_add(1, AcqRel);
     }
 }
 
