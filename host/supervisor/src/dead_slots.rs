@@ -4,13 +4,22 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 
-use diecast_core_abi::NodePage;
+use diecast_core_abi::{NodePage, ThreadSlot};
 use diecast_host_sys::{Tid, process, time};
 
 use crate::frame::NodeFrame;
 
 /// Real time without a charge after which a dead thread's slot is free again, ns.
 const REST_NS: u64 = 1_000_000_000;
+
+/// A slot's place, and its thread.
+pub type Place = (usize, u32);
+
+/// The slots that have a thread which is not among these.
+pub fn of_dead<'a>(page: &'a NodePage, live: &'a BTreeSet<u32>) -> impl Iterator<Item = (Place, &'a ThreadSlot)> {
+    let places = page.slots.iter().enumerate().map(|(at, s)| ((at, s.tid.load(Relaxed)), s));
+    places.filter(|((_, tid), _)| *tid != 0 && !live.contains(tid))
+}
 
 /// Frees the slots of a node's dead threads: else whoever comes when all are taken has no meter, and who gets the number of a
 /// dead thread its account.
@@ -26,9 +35,8 @@ impl DeadSlots {
     pub fn free(&mut self, page: &NodePage, live: &BTreeSet<u32>) {
         let now = time::monotonic_ns();
         let mut dead = BTreeSet::new();
-        for (i, s) in page.slots.iter().enumerate() {
-            let tid = s.tid.load(Relaxed);
-            if tid == 0 || live.contains(&tid) || now.saturating_sub(s.last_wall_ns.load(Relaxed)) < REST_NS {
+        for ((i, _), s) in of_dead(page, live) {
+            if now.saturating_sub(s.last_wall_ns.load(Relaxed)) < REST_NS {
                 continue;
             }
             if self.seen.contains(&i) {

@@ -16,11 +16,10 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use diecast_core_abi::{NodePage, ThreadSlot};
 use diecast_core_cpu as ledger;
 use diecast_host_sys::{Tid, process, time};
 
-use crate::dead_slots::DeadSlots;
+use crate::dead_slots::{DeadSlots, Place, of_dead};
 use crate::frame::{LabFrame, NodeFrame};
 
 /// CPU time after which a window closes, ns.
@@ -134,24 +133,15 @@ struct CpuTime {
     is_others: bool,
 }
 
-/// A slot's place, and its thread.
-type Slot = (usize, u32);
-
 /// Of threads that are gone the CPU time up to which they were charged, ns.
-fn gone(page: &NodePage, live: &BTreeSet<u32>) -> BTreeMap<Slot, u64> {
-    let of_slot = |(at, s): (usize, &ThreadSlot)| {
-        let tid = s.tid.load(Relaxed);
-        (tid != 0 && !live.contains(&tid)).then(|| ((at, tid), s.last_cpu_ns.load(Relaxed)))
-    };
-    page.slots.iter().enumerate().filter_map(of_slot).collect()
-}
+type Gone = BTreeMap<Place, u64>;
 
 /// What a look saw: its terms are of one instant but for `error_ns`, and for charges that came meanwhile where it is not quiet.
 #[derive(Default)]
 struct Look {
     totals: Totals,
     threads: Threads,
-    gone: BTreeMap<Slot, u64>,
+    gone: Gone,
     /// The threads' CPU time is that of the last look that counted, and what was charged since ([`Counted::missed_ns`]).
     inferred: bool,
     error_ns: u64,
@@ -176,20 +166,20 @@ struct Counted {
     totals: Totals,
     tids: BTreeSet<i32>,
     /// Of threads that were gone already how much of what they used the totals have, ns; none where that is all, charged or not.
-    gone: BTreeMap<Slot, Option<u64>>,
+    gone: BTreeMap<Place, Option<u64>>,
 }
 
 impl Counted {
-    fn new(totals: Totals, tids: BTreeSet<i32>, gone: BTreeMap<Slot, u64>, before: Option<Counted>) -> Counted {
-        let known = |slot: &Slot| before.as_ref().is_some_and(|b| b.gone.get(slot) != Some(&None));
+    fn new(totals: Totals, tids: BTreeSet<i32>, gone: Gone, before: Option<Counted>) -> Counted {
+        let known = |slot: &Place| before.as_ref().is_some_and(|b| b.gone.get(slot) != Some(&None));
         let gone = gone.into_iter().map(|(slot, ns)| (slot, known(&slot).then_some(ns))).collect();
         Counted { totals, tids, gone }
     }
 
     /// What threads that are gone by now have used beyond what the totals have of it, as far as it was charged: they ended since, or
     /// began and ended, or were charged late. All are far below 2^63.
-    fn ended_ns(&self, gone: &BTreeMap<Slot, u64>) -> i64 {
-        let since = |(slot, ns): (&Slot, &u64)| match self.gone.get(slot) {
+    fn ended_ns(&self, gone: &Gone) -> i64 {
+        let since = |(slot, ns): (&Place, &u64)| match self.gone.get(slot) {
             Some(None) => 0,
             Some(Some(before_ns)) => *ns as i64 - *before_ns as i64,
             None => *ns as i64,
@@ -202,7 +192,7 @@ impl Counted {
     /// them ends: those that begin have used nothing. From the middle of a look either may be ahead. What one that began and ended
     /// in between used is known once it is charged; what never is shows where the node rests during a look, or once it sums up to
     /// more than that.
-    fn missed_ns(&self, threads: &Threads, gone: &BTreeMap<Slot, u64>, totals: &Totals, moved_ns: u64) -> Option<i64> {
+    fn missed_ns(&self, threads: &Threads, gone: &Gone, totals: &Totals, moved_ns: u64) -> Option<i64> {
         let missed = totals.beyond_ns() - self.totals.beyond_ns() - self.ended_ns(gone);
         // Who joins the node has used what the node has not.
         let none_joined = threads.new_ns <= totals.usage.saturating_sub(self.totals.usage) + moved_ns;
@@ -373,7 +363,8 @@ impl Monitor {
         // Where the threads ran on, their account is taken from the middle.
         totals.usage = before + error_ns / 2;
         // Takes longer than the rest: a charge in between seems to have escaped, which is doubted.
-        let gone = gone(self.node.page(), &threads.live);
+        let dead = of_dead(self.node.page(), &threads.live);
+        let gone = dead.map(|(place, s)| (place, s.last_cpu_ns.load(Relaxed))).collect();
         let mut inferred = false;
         let missed = |last: &Counted| last.missed_ns(&threads, &gone, &totals, error_ns);
         if let Some(missed) = self.last.as_ref().and_then(missed) {
