@@ -2,7 +2,8 @@
 
 use diecast_core_syscalls::ROWS;
 use diecast_tests::{
-    FRAMES, World, alone, beside, c, conforms, diecast, judge, musl, real_ahead_ns, run, run_with, same_lines, value,
+    FRAMES, Run, World, alone, beside, c, conforms, diecast, judge, musl, real_ahead_ns, run, run_with, same_lines,
+    value,
 };
 
 const STATIC: [World; 1] = [World::Frame("10")];
@@ -221,6 +222,38 @@ fn a_frame_has_the_cores_that_it_was_given() {
         assert_eq!(value(&r.lines(), "beyond"), -22, "the one after it can't");
         assert_eq!(value(&r.lines(), "outside"), 0, "no getcpu names a core that is not there");
     }
+}
+
+/// sysconf, /proc/cpuinfo and /sys, and the host's stay what they are. Without the right to mounts of its own the frame says so.
+#[test]
+fn files_show_the_cores_of_a_frame() {
+    let _turn = beside();
+    let guest = c("cores", false);
+    let shown = |r: &Run| ["online", "configured", "processors", "directories"].map(|name| value(&r.lines(), name));
+    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
+    let before = (mounts(), shown(&run_with(World::Native, &[], &[&guest, "count"], b"", &[])));
+    let may = run_with(World::Native, &[], &["unshare", "--mount", "true"], b"", &[]);
+    for cores in ["5", "1", "64"] {
+        let command = ["sh", "-c", "pwd; exec \"$0\" count", &guest];
+        let r = run_with(World::Frame("10"), &["--cores", cores], &command, b"", &[]);
+        assert_eq!(r.status, Some(0), "{}", r.stderr);
+        if may.status == Some(0) {
+            assert_eq!(shown(&r), [cores.parse::<i64>().expect("a number"); 4], "{}", r.stderr);
+            assert!(!r.stderr.contains("this host's cores"), "{}", r.stderr);
+        } else {
+            diecast_quiet::skipped(format_args!("no mounts of its own here: {}", may.stderr));
+            assert!(r.stderr.contains("this host's cores"), "{}", r.stderr);
+        }
+        let here = std::env::current_dir().expect("a directory");
+        assert_eq!(r.text().lines().next(), here.to_str(), "it stays where it was started");
+    }
+    assert_eq!(before, (mounts(), shown(&run_with(World::Native, &[], &[&guest, "count"], b"", &[]))));
+    let program = diecast_tests::diecast().to_string_lossy().into_owned();
+    let frame = ["frame", "--tdf", "10", "--cores", "5", "--", &guest, "count"];
+    let without = [&["setpriv", "--bounding-set", "-sys_admin", &program], &frame[..]].concat();
+    let r = run_with(World::Native, &[], &without, b"", &[]);
+    assert_eq!(shown(&r), before.1, "{}", r.stderr);
+    assert!(r.stderr.contains("show this host's cores, not the frame's, which needs root"), "{}", r.stderr);
 }
 
 /// Threads that share the only core of their machine do not wake each other across two of this host's.

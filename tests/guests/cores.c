@@ -3,6 +3,7 @@
 // Covers: sched_setaffinity sched_getaffinity getcpu sched_setscheduler sched_getscheduler sched_setparam
 // Covers: sched_getparam sched_setattr sched_getattr sched_rr_get_interval personality
 #include "guest.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <sys/personality.h>
 #include <sys/resource.h>
@@ -241,7 +242,31 @@ static void unprivileged(void) {
     waitpid(pid, NULL, 0);
 }
 
+// How many lines of a file begin so.
+static long lines_of(const char *path, const char *start) {
+    char row[4096];
+    long found = 0;
+    FILE *f = fopen(path, "r");
+    while (f && fgets(row, sizeof row, f)) found += !strncmp(row, start, strlen(start));
+    if (f) fclose(f);
+    return found;
+}
+
+// What files tell of the cores.
+static void shown(void) {
+    long directories = 0, number;
+    char rest;
+    DIR *d = opendir("/sys/devices/system/cpu");
+    for (struct dirent *e; d && (e = readdir(d));) directories += sscanf(e->d_name, "cpu%ld%c", &number, &rest) == 1;
+    if (d) closedir(d);
+    line("value online %ld", sysconf(_SC_NPROCESSORS_ONLN));
+    line("value configured %ld", sysconf(_SC_NPROCESSORS_CONF));
+    line("value processors %ld", lines_of("/proc/cpuinfo", "processor\t"));
+    line("value directories %ld", directories);
+}
+
 static int count(void) {
+    shown();
     unsigned long all = set_of(0), outside = 0, differ = 0;
     int cores = __builtin_popcountl(all);
     for (int i = 0; i < 200; i++) {

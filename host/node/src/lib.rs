@@ -7,7 +7,7 @@
 //! [`clean()`] removes what labs leave whose process was killed.
 //!
 //! Rules:
-//! * Mounts exist in mount namespaces of containers only, never in the host's.
+//! * Mounts exist in mount namespaces of containers and programs ([`CoreView`]) only, never in the host's.
 //! * What could outlive this process is recorded before it is made.
 //! * Nothing of a lab whose process lives is touched by anyone else.
 
@@ -16,6 +16,7 @@ mod cgroup;
 mod channel;
 mod clean;
 mod control;
+mod core_view;
 mod error;
 mod idle_group;
 mod image;
@@ -31,6 +32,7 @@ pub use cgroup::{Cgroup, Hierarchies, Quota, Throttled};
 pub use channel::{HandedOver, Handshake};
 pub use clean::{LabInfo, clean, clean_in, labs, labs_in};
 pub use control::{ControlHandler, control_request};
+pub use core_view::CoreView;
 pub use error::NodeError;
 pub use idle_group::IdleGroup;
 pub use lab::{LabDir, LabStatus, NodeStatus, Owner, Resource, STATE_DIR};

@@ -1,7 +1,7 @@
-//! The one place of this crate with unsafe code: what happens between fork and exec of runc.
+//! The one place of this crate with unsafe code: what happens between fork and exec.
 
 use crate::rootfs::OverlayMount;
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -19,12 +19,10 @@ pub(crate) fn in_private_mounts(command: &mut Command, overlays: Vec<OverlayMoun
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| at("set the death signal", e))?;
         if getppid() != Some(parent) {
             // It died before the line above.
-            return Err(io::Error::from(rustix::io::Errno::SRCH));
+            return Err(io::Error::from(Errno::SRCH));
         }
         fcntl_setfd(&held, FdFlags::empty()).map_err(|e| at("pass a lock on", e))?;
-        // SAFETY: this is the only thread of a process that is about to exec; nothing in it relies on the
-        // mount namespace it was forked in.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.map_err(|e| at("unshare the mount namespace", e))?;
+        unshare_mounts().map_err(|e| at("unshare the mount namespace", e))?;
         mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
             .map_err(|e| at("make mounts private", e))?;
         for overlay in &overlays {
@@ -38,8 +36,15 @@ pub(crate) fn in_private_mounts(command: &mut Command, overlays: Vec<OverlayMoun
     unsafe { command.pre_exec(prepare) };
 }
 
+/// Gives the calling process, forked and about to exec, a mount namespace of its own.
+pub(crate) fn unshare_mounts() -> Result<(), Errno> {
+    // SAFETY: this is the only thread of a process that is about to exec; nothing in it relies on the
+    // mount namespace it was forked in.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNS) }
+}
+
 /// Names the step in the log (our stderr), since only the number of an error crosses to the parent.
-fn at(step: &'static str, error: rustix::io::Errno) -> io::Error {
+fn at(step: &'static str, error: Errno) -> io::Error {
     // A log that can't be written takes nothing from the error itself.
     for text in ["cannot ", step, "\n"] {
         let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());

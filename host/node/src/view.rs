@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const SYS_CPU: &str = "/sys/devices/system/cpu";
+pub(crate) const ONLINE: &str = "/sys/devices/system/cpu/online";
 const SYS_NODE: &str = "/sys/devices/system/node";
 /// Caches from this level on belong to all cores.
 const SHARED_LEVEL: u32 = 3;
@@ -38,7 +39,7 @@ pub(crate) fn write(directory: &Path, cores: &[u32]) -> Result<Vec<Cover>, NodeE
         }
         let own = if name == "node0" { cores } else { &[] };
         put(&cover(&format!("{name}.cpulist"), entry.path().join("cpulist")), &line(&list(own)))?;
-        put(&cover(&format!("{name}.cpumap"), entry.path().join("cpumap")), &line(&map(own)))?;
+        put(&cover(&format!("{name}.cpumap"), entry.path().join("cpumap")), &line(&map(own, cores)))?;
     }
     Ok(covers)
 }
@@ -50,7 +51,10 @@ fn write_cpus(directory: &Path, cores: &[u32]) -> Result<(), NodeError> {
     }
     put(&directory.join("offline"), "\n")?;
     put(&directory.join("isolated"), "\n")?;
-    put(&directory.join("kernel_max"), &line(&cores.iter().max().unwrap_or(&0).to_string()))?;
+    // What the kernel was built for, not what there is: tools make room for as many.
+    let built = fs::read_to_string(Path::new(SYS_CPU).join("kernel_max")).ok().and_then(|t| t.trim().parse().ok());
+    let highest = cores.iter().max().copied().unwrap_or(0);
+    put(&directory.join("kernel_max"), &line(&built.unwrap_or(0).max(highest).to_string()))?;
     let host = Path::new(SYS_CPU).join("cpu0");
     for core in cores {
         let own = directory.join(format!("cpu{core}"));
@@ -61,7 +65,7 @@ fn write_cpus(directory: &Path, cores: &[u32]) -> Result<(), NodeError> {
         }
         let groups = [("thread_siblings", alone), ("core_cpus", alone), ("core_siblings", all), ("package_cpus", all)];
         for (name, group) in groups {
-            put_group(&own.join("topology"), name, group)?;
+            put_group(&own.join("topology"), name, group, all)?;
         }
         if *core != 0 {
             put(&own.join("online"), "1\n")?;
@@ -86,12 +90,12 @@ fn write_cache(host: &Path, own: &Path, alone: &[u32], all: &[u32]) -> Result<()
     let level = fs::read_to_string(host.join("level")).ok().and_then(|t| t.trim().parse().ok());
     let group = if level.is_some_and(|level: u32| level >= SHARED_LEVEL) { all } else { alone };
     put(&own.join("shared_cpu_list"), &line(&list(group)))?;
-    put(&own.join("shared_cpu_map"), &line(&map(group)))
+    put(&own.join("shared_cpu_map"), &line(&map(group, all)))
 }
 
-fn put_group(directory: &Path, name: &str, cores: &[u32]) -> Result<(), NodeError> {
-    put(&directory.join(name), &line(&map(cores)))?;
-    put(&directory.join(format!("{name}_list")), &line(&list(cores)))
+fn put_group(directory: &Path, name: &str, group: &[u32], all: &[u32]) -> Result<(), NodeError> {
+    put(&directory.join(name), &line(&map(group, all)))?;
+    put(&directory.join(format!("{name}_list")), &line(&list(group)))
 }
 
 fn put(path: &Path, text: &str) -> Result<(), NodeError> {
@@ -144,11 +148,12 @@ pub(crate) fn list(cores: &[u32]) -> String {
     runs.iter().map(text).collect::<Vec<_>>().join(",")
 }
 
-/// As the kernel writes it: hexadecimal words of 32 cores, the highest first.
-fn map(cores: &[u32]) -> String {
-    let highest = cores.iter().max().copied().unwrap_or(0) / 32;
-    let word = |w: u32| cores.iter().filter(|c| *c / 32 == w).fold(0u32, |bits, c| bits | 1 << (c % 32));
-    (0..=highest).rev().map(|w| format!("{:08x}", word(w))).collect::<Vec<_>>().join(",")
+/// As the kernel writes it: hexadecimal words of 32 cores, the highest first, the first no longer than `all` need it.
+fn map(group: &[u32], all: &[u32]) -> String {
+    let highest = all.iter().max().copied().unwrap_or(0);
+    let word = |w: u32| group.iter().filter(|c| *c / 32 == w).fold(0u32, |bits, c| bits | 1 << (c % 32));
+    let digits = |w: u32| if w == highest / 32 { highest as usize % 32 / 4 + 1 } else { 8 };
+    (0..=highest / 32).rev().map(|w| format!("{:0width$x}", word(w), width = digits(w))).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -157,9 +162,25 @@ mod tests {
 
     #[test]
     fn lists_and_maps_are_the_kernels() {
-        assert_eq!((list(&[]), map(&[])), (String::new(), "00000000".into()));
-        assert_eq!((list(&[0]), map(&[0])), ("0".into(), "00000001".into()));
-        assert_eq!((list(&[3, 0, 1, 2, 7, 33]), map(&[3, 0, 33])), ("0-3,7,33".into(), "00000002,00000009".into()));
+        let all: Vec<u32> = (0..34).collect();
+        assert_eq!((list(&[]), map(&[], &[0, 1])), (String::new(), "0".into()));
+        assert_eq!((list(&[0]), map(&[0], &all[..5])), ("0".into(), "01".into()));
+        assert_eq!(map(&all[..32], &all[..32]), "ffffffff");
+        assert_eq!((list(&[3, 0, 1, 2, 7, 33]), map(&[3, 0, 33], &all)), ("0-3,7,33".into(), "2,00000009".into()));
+    }
+
+    /// Of a host whose only memory node has all cores.
+    #[test]
+    fn the_hosts_own_map_is_written_the_same() {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let possible = read("/sys/devices/system/cpu/possible");
+        let last: u32 = possible.trim().rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let all: Vec<u32> = (0..=last).collect();
+        let (cpulist, cpumap) =
+            (read("/sys/devices/system/node/node0/cpulist"), read("/sys/devices/system/node/node0/cpumap"));
+        if cpulist == line(&list(&all)) {
+            assert_eq!(line(&map(&all, &all)), cpumap);
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use diecast_core_abi::{SLOTS_MAX, VCPUS_MAX};
 use diecast_core_cpu as ledger;
 use diecast_core_plan::{GRAIN_NS_DEFAULT, GRAIN_NS_WITH_DEBT, NODE_CORES_MAX, Tsc};
 use diecast_core_vtime::{Tdf, VirtNs};
+use diecast_host_node::CoreView;
 use diecast_host_supervisor::{
     CpuConfig, FRAME_SLACK_NS, HitsFrom, LabFrame, Meters, NodeFrame, SPEED_ONE_PPM, Supervisor,
 };
@@ -91,6 +92,25 @@ fn grain_for(tdf: Tdf, cores: u32, speed_ppm: u32, host_cores: u32) -> u64 {
     let host = u128::from(host_cores) * u128::from(whole_core_ppm(tdf));
     if 2 * work > host { GRAIN_NS_WITH_DEBT } else { GRAIN_NS_DEFAULT }
 }
+
+/// Files that show the frame's cores, where the host's do not and it lets us put others in their place.
+fn view_of(cores: u32) -> Option<CoreView> {
+    CoreView::of(cores).unwrap_or_else(|problem| {
+        tell_of_no_view(&problem.to_string());
+        None
+    })
+}
+
+fn tell_of_no_view(problem: &str) {
+    eprintln!(
+        "diecast: /proc/cpuinfo, /sys and with them sysconf show this host's cores, not the frame's, which needs root: \
+         {problem}"
+    );
+}
+
+/// First words of the child: with a view of its cores, if there is to be one, or without.
+const VIEW: &[u8] = b"L";
+const NO_VIEW: &[u8] = b"N";
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
@@ -176,14 +196,16 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     let child_end = theirs.try_clone().map_err(host("making a socket"))?;
     let mask = process::signal_mask();
     let cpus = own.cpus.clone();
+    let view = view_of(cores);
     process::before_exec(&mut command, move || {
         process::set_signal_mask(&mask);
         process::give_sigchld_back();
         time::pin_to(&cpus)?;
         process::set_parent_death_signal(libc::SIGKILL)?;
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
+        let seen = view.as_ref().is_none_or(|view| view.enter().is_ok());
         let listener = seccomp::install_with_or_without_privilege(&filter)?;
-        socket::send_fd(child_end.as_fd(), listener.as_fd(), b"L")?;
+        socket::send_fd(child_end.as_fd(), listener.as_fd(), if seen { VIEW } else { NO_VIEW })?;
         drop(listener);
         // Wait until the supervisor listens.
         let mut go = [0u8; 1];
@@ -195,6 +217,9 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
             let mut buf = [0u8; 8];
             let (n, fd) = socket::recv_fd(ours.as_fd(), &mut buf)?;
             let (true, Some(listener)) = (n > 0, fd) else { return Ok(false) };
+            if buf.starts_with(NO_VIEW) {
+                tell_of_no_view("it may have no mounts of its own");
+            }
             supervisor.add(listener, node.clone());
             socket::send(ours.as_fd(), b"G").map(|_| true)
         });
