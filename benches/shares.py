@@ -35,7 +35,8 @@ ROUNDS = 4
 # what a thread works in 20.
 SHARE_ROUNDS = 3
 # Of the labs with a server.
-FUTURE_ROUNDS = 3
+FUTURE_ROUNDS = 5
+SINK_ROUNDS = 3
 
 CATALOG = """diecast: 1
 name: conservation
@@ -265,23 +266,27 @@ def futures(small, folder):
     def served(load, times, factors):
         """Requests a second and their median in ms, with machines of so many times the speed."""
         rate = load * times * SPEED * 1e6 / service_us
-        found = metrics(lab(folder, "futures", [*factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s"]))
-        return found["throughput"], found["median"] / 1e6
+        run = lab(folder, "futures", [*factors, "--speed", str(times), "-p", f"rate={rate:.6g}/s"])
+        found, probes = metrics(run), [ns for core in run["fidelity"]["host_speed"] for ns in core["probe_ns"]]
+        return found["median"] / 1e6 if load == LOAD else found["throughput"], statistics.median(probes) / 1e3
 
     one, dilated = ["--mode", "baseline"], ["--tdf", str(tdf)]
     # What is measured, and how: load, times the speed, flags. In turns: the host's own speed changes by several per cent
     # within minutes.
     labs = {"one": (OVERLOAD, 1, one), "ours": (OVERLOAD, 1, dilated), "2": (OVERLOAD, 2, dilated), "0.5": (OVERLOAD, 0.5, dilated),
             "one at load": (LOAD, 1, one), "ours at load": (LOAD, 1, dilated)}
-    found = {name: [] for name in labs}
+    found, runs = {name: [] for name in labs}, []
     for _ in range(1 if small else FUTURE_ROUNDS):
         for name, lab_of in labs.items():
-            found[name].append(served(*lab_of)[lab_of[0] == LOAD])
+            value, probe_us = served(*lab_of)
+            found[name].append(value)
+            runs.append({"lab": name, "value": value, "host_probe_us": probe_us})
+            say(f"futures      {name}: {value:.4g} {'ms' if lab_of[0] == LOAD else '/s'}, host probe {probe_us:.2f} us")
     mid = {name: statistics.median(values) for name, values in found.items()}
     spread = {name: f"{min(values):.4g} to {max(values):.4g}" for name, values in found.items()}
 
     yield (f"most requests at speed {SPEED}: TDF 1 {mid['one']:.0f}/s ({spread['one']}), TDF {tdf} {mid['ours']:.0f}/s ({spread['ours']})",
-           mid["ours"] / mid["one"] - 1, 0.03)
+           mid["ours"] / mid["one"] - 1, 0.03, {"runs": runs})
     yield (f"median at load {LOAD}: TDF 1 {mid['one at load']:.3f} ms ({spread['one at load']}), TDF {tdf} {mid['ours at load']:.3f} ms "
            f"({spread['ours at load']})", mid["ours at load"] / mid["one at load"] - 1, 0.05)
     for times in ("2", "0.5"):
@@ -308,7 +313,7 @@ def receive(small, folder):
         turns = spin(["--size-for", f"{work_us}us"])
         open(f"{folder}/receive.yaml", "w").write(SINK.format(turns=turns, rate=rate, measure=300 if small else 1500))
         taken = {"native": [], "ours": []}
-        for _ in range(1 if small else FUTURE_ROUNDS):
+        for _ in range(1 if small else SINK_ROUNDS):
             for name, factors in (("native", ["--mode", "native"]), ("ours", ["--tdf", "10"])):
                 taken[name].append(metrics(lab(folder, "receive", factors))["taken"])
         native, ours = (statistics.median(taken[name]) for name in ("native", "ours"))
