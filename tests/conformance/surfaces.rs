@@ -224,36 +224,49 @@ fn a_frame_has_the_cores_that_it_was_given() {
     }
 }
 
-/// sysconf, /proc/cpuinfo and /sys, and the host's stay what they are. Without the right to mounts of its own the frame says so.
+/// sysconf, /proc/cpuinfo and /sys, with nothing left or handed on; the host's /sys where the right to mount is missing.
 #[test]
 fn files_show_the_cores_of_a_frame() {
     let _turn = beside();
     let guest = c("cores", false);
-    let shown = |r: &Run| ["online", "configured", "processors", "directories"].map(|name| value(&r.lines(), name));
-    let mounts = || std::fs::read_to_string("/proc/self/mountinfo").expect("mounts");
-    let before = (mounts(), shown(&run_with(World::Native, &[], &[&guest, "count"], b"", &[])));
-    let may = run_with(World::Native, &[], &["unshare", "--mount", "true"], b"", &[]);
-    for cores in ["5", "1", "64"] {
-        let command = ["sh", "-c", "pwd; exec \"$0\" count", &guest];
-        let r = run_with(World::Frame("10"), &["--cores", cores], &command, b"", &[]);
-        assert_eq!(r.status, Some(0), "{}", r.stderr);
-        if may.status == Some(0) {
-            assert_eq!(shown(&r), [cores.parse::<i64>().expect("a number"); 4], "{}", r.stderr);
-            assert!(!r.stderr.contains("this host's cores"), "{}", r.stderr);
-        } else {
-            diecast_quiet::skipped(format_args!("no mounts of its own here: {}", may.stderr));
-            assert!(r.stderr.contains("this host's cores"), "{}", r.stderr);
-        }
-        let here = std::env::current_dir().expect("a directory");
-        assert_eq!(r.text().lines().next(), here.to_str(), "it stays where it was started");
-    }
-    assert_eq!(before, (mounts(), shown(&run_with(World::Native, &[], &[&guest, "count"], b"", &[]))));
+    let names = ["online", "configured", "processors", "directories"];
+    let shown = |r: &Run| names.map(|name| value(&r.lines(), name));
+    let natively = || shown(&run_with(World::Native, &[], &[&guest, "count"], b"", &[]));
+    let before = natively();
     let program = diecast_tests::diecast().to_string_lossy().into_owned();
-    let frame = ["frame", "--tdf", "10", "--cores", "5", "--", &guest, "count"];
-    let without = [&["setpriv", "--bounding-set", "-sys_admin", &program], &frame[..]].concat();
-    let r = run_with(World::Native, &[], &without, b"", &[]);
-    assert_eq!(shown(&r), before.1, "{}", r.stderr);
-    assert!(r.stderr.contains("show this host's cores, not the frame's, which needs root"), "{}", r.stderr);
+    // In a namespace whose mounts hand on what is mounted in them.
+    let shared = ["unshare", "--mount", "--propagation", "shared"];
+    let may = run_with(World::Native, &[], &[&shared[..], &["true"]].concat(), b"", &[]).status == Some(0);
+    let look = "pwd; \"$@\"; echo \"value left $(grep -c sys/devices /proc/self/mountinfo)\"";
+    // A core more than are online, the most, and one where there are several.
+    let host = before[0];
+    for cores in [host + 1, 64, 1].into_iter().filter(|cores| *cores != host && *cores <= 64) {
+        let text = cores.to_string();
+        let frame =
+            [&program, "frame", "--tdf", "10", "--cores", &text, "--", "sh", "-c", "pwd; exec \"$0\" count", &guest];
+        let prefix = if may { &shared[..] } else { &[] };
+        let r = run_with(World::Native, &[], &[prefix, &["sh", "-c", look, "look"], &frame].concat(), b"", &[]);
+        let mut expected = [cores; 4];
+        if !may {
+            diecast_quiet::skipped("no right to mount here");
+            (expected[0], expected[1], expected[3]) = (before[0], before[1], before[3]);
+        }
+        assert_eq!(shown(&r), expected, "{}", r.stderr);
+        assert_eq!(r.stderr.contains("this host's cores"), !may, "{}", r.stderr);
+        assert_eq!(value(&r.lines(), "left"), 0, "{}", r.text());
+        let places: Vec<String> = r.text().lines().filter(|line| line.starts_with('/')).map(str::to_owned).collect();
+        assert!(places.len() == 2 && places[0] == places[1], "it stays where it was started: {places:?}");
+    }
+    assert_eq!(natively(), before);
+    let without = ["setpriv", "--bounding-set", "-sys_admin"];
+    if run_with(World::Native, &[], &[&without[..], &["true"]].concat(), b"", &[]).status != Some(0) {
+        return diecast_quiet::skipped("setpriv can't drop a capability");
+    }
+    let (cores, text) = (host + 1, (host + 1).to_string());
+    let frame = [&program, "frame", "--tdf", "10", "--cores", &text, "--", &guest, "count"];
+    let r = run_with(World::Native, &[], &[&without[..], &frame].concat(), b"", &[]);
+    assert_eq!(shown(&r), [before[0], before[1], cores, before[3]], "{}", r.stderr);
+    assert!(r.stderr.contains("/sys, and sysconf with it, shows this host's cores"), "{}", r.stderr);
 }
 
 /// Threads that share the only core of their machine do not wake each other across two of this host's.

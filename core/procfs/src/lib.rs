@@ -1,4 +1,4 @@
-//! Files of /proc that tell time, as a frame shows them: the kernel's text with its times replaced.
+//! Files of /proc that tell time or cores, as a frame shows them: the kernel's text with these replaced.
 //!
 //! Text goes in and out byte by byte, so that the blob, which has neither allocator nor `memcpy`, can use it.
 #![cfg_attr(not(test), no_std)]
@@ -10,7 +10,7 @@ mod system;
 
 pub use path::{Kind, kind_of};
 pub use process::{PidTimes, SchedView, SignalView, StatusView, parse_times, pid_stat, schedstat, status};
-pub use system::{Machine, busy_ticks, cores_of, loadavg, stat, uptime};
+pub use system::{Machine, busy_ticks, cores_of, cpuinfo, loadavg, processors_of, stat, uptime};
 
 /// The unit of times in most of these files.
 pub const TICK_NS: u64 = 10_000_000;

@@ -2,12 +2,13 @@
 
 use crate::same;
 
-/// A file whose times are replaced.
+/// A file whose times or cores are replaced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     Uptime,
     Stat,
     Loadavg,
+    Cpuinfo,
     /// Of a process, or of a thread where that is not 0.
     PidStat {
         pid: u32,
@@ -51,6 +52,7 @@ pub fn kind_of(path: &[u8]) -> Option<Kind> {
             true if is(b"uptime") => Some(Kind::Uptime),
             true if is(b"stat") => Some(Kind::Stat),
             true if is(b"loadavg") => Some(Kind::Loadavg),
+            true if is(b"cpuinfo") => Some(Kind::Cpuinfo),
             _ => None,
         };
     };
@@ -75,6 +77,7 @@ mod tests {
     fn files_of_the_machine_of_processes_and_of_threads() {
         assert_eq!(kind_of(b"/proc/uptime"), Some(Kind::Uptime));
         assert_eq!(kind_of(b"/proc/stat"), Some(Kind::Stat));
+        assert_eq!(kind_of(b"/proc/cpuinfo"), Some(Kind::Cpuinfo));
         assert_eq!(kind_of(b"/proc/12/stat"), Some(Kind::PidStat { pid: 12, tid: 0 }));
         assert_eq!(kind_of(b"/proc/12/task/13/stat"), Some(Kind::PidStat { pid: 12, tid: 13 }));
         assert_eq!(kind_of(b"/proc/12/task/13/status"), Some(Kind::PidStatus { pid: 12, tid: 13 }));

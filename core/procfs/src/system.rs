@@ -1,4 +1,4 @@
-//! /proc/uptime, /proc/stat and /proc/loadavg.
+//! /proc/uptime, /proc/stat, /proc/loadavg and /proc/cpuinfo.
 
 use crate::{NS_PER_S, Sink, TICK_NS, begins, lines, words};
 
@@ -115,6 +115,37 @@ pub fn loadavg<S: Sink>(host: &[u8], out: &mut S, machine: &Machine) {
     }
 }
 
+/// How many cores a /proc/cpuinfo shows.
+pub fn processors_of(host: &[u8]) -> u32 {
+    lines(host).filter(|line| begins(line, b"processor\t")).count() as u32
+}
+
+/// The host's first block for each of these cores, `count` of one package, with the numbers that tell cores apart.
+pub fn cpuinfo<S: Sink>(host: &[u8], out: &mut S, cores: impl Iterator<Item = u32>, count: u32) {
+    for core in cores {
+        // A block ends with an empty line.
+        for line in lines(host).take_while(|line| line.len() > 1) {
+            let is = |name: &[u8]| begins(line, name) && line.get(name.len()) == Some(&b'\t');
+            let value = if is(b"processor") || is(b"core id") || is(b"apicid") || is(b"initial apicid") {
+                core
+            } else if is(b"siblings") || is(b"cpu cores") {
+                count
+            } else if is(b"physical id") {
+                0
+            } else {
+                out.text(line);
+                continue;
+            };
+            let key = line.iter().position(|byte| *byte == b':').and_then(|at| line.get(..at)).unwrap_or(&[]);
+            out.text(key);
+            out.text(b": ");
+            out.number(value as u64);
+            out.push(b'\n');
+        }
+        out.push(b'\n');
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +188,17 @@ mod tests {
         let mut out = String::new();
         stat(HOST, &mut out, &MACHINE, true);
         assert_eq!(out, String::from_utf8_lossy(HOST).replace("btime 99", "btime 1234"));
+    }
+
+    #[test]
+    fn cpuinfo_has_a_block_a_core() {
+        let host =
+            b"processor\t: 0\nmodel name\t: X: Y\nsiblings\t: 2\ncore id\t\t: 9\n\nprocessor\t: 1\nmodel name\t: Z\n\n";
+        let block = |i| format!("processor\t: {i}\nmodel name\t: X: Y\nsiblings\t: 2\ncore id\t\t: {i}\n\n");
+        let mut out = String::new();
+        cpuinfo(host, &mut out, [0, 3].into_iter(), 2);
+        assert_eq!(out, block(0) + &block(3));
+        assert_eq!(processors_of(host), 2);
     }
 
     #[test]

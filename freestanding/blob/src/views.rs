@@ -1,5 +1,5 @@
-//! Files of /proc that tell time, opened for reading: the descriptor becomes one of a memory file with the kernel's text
-//! in virtual time (core/procfs).
+//! Files of /proc that tell time or cores, opened for reading: the descriptor becomes one of a memory file with the
+//! kernel's text in the frame's terms (core/procfs).
 //!
 //! Which file it is shows only once it is open: by any path, through any link and directory. A memory file's name says
 //! what it stands for, so that it can be made anew when a reader goes back to its beginning, whoever has it by then.
@@ -265,6 +265,13 @@ fn render(room: &mut Room, kind: Kind, fd: u64) -> bool {
             let machine = machine(procfs::busy_ticks(host));
             let keep = !is_metered() && is_plain() && procfs::cores_of(host) == machine.cpus;
             procfs::stat(host, room, &machine, keep);
+        }
+        Kind::Cpuinfo => {
+            let cpus = node().vcpus.load(Relaxed).max(1);
+            if procfs::processors_of(host) == cpus {
+                return false;
+            }
+            procfs::cpuinfo(host, room, 0..cpus, cpus);
         }
         Kind::Loadavg => procfs::loadavg(host, room, &machine((0, 0))),
         Kind::PidStat { pid, tid } => return pid_stat(room, host, pid, tid),

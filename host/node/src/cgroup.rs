@@ -117,6 +117,7 @@ const V1_CONTROLLERS: [&str; 12] = [
 /// One line of mountinfo.
 #[derive(Debug)]
 pub(crate) struct Mount {
+    pub id: u64,
     pub root: String,
     pub point: PathBuf,
     pub kind: String,
@@ -126,8 +127,11 @@ pub(crate) struct Mount {
 impl Mount {
     pub fn parse(line: &str) -> Option<Mount> {
         let (left, right) = line.split_once(" - ")?;
-        let (mut left, mut right) = (left.split(' ').skip(3), right.split(' '));
+        let (mut left, mut right) = (left.split(' '), right.split(' '));
+        let id = left.next()?.parse().ok()?;
+        let mut left = left.skip(2);
         Some(Mount {
+            id,
             root: unescape(left.next()?),
             point: unescape(left.next()?).into(),
             kind: right.next()?.to_owned(),

@@ -1,10 +1,10 @@
-//! The view of cores for a program that has no container: the files of `view`, bound over the host's in a mount
-//! namespace of its own. All else that it mounts goes the way it would go without.
+//! The view of cores for a program that has no container: the files of `view` for /sys, bound over the host's in a
+//! mount namespace of its own. What else is mounted shared stays so. (/proc/cpuinfo is the blob's, as all of /proc.)
 
 use crate::cgroup::Mount;
 use crate::error::{NodeError, file, system};
 use crate::{sys, view};
-use rustix::fs::CWD;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
     fsconfig_reconfigure, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, mount_bind, mount_change,
@@ -35,15 +35,12 @@ pub struct CoreView {
 }
 
 impl CoreView {
-    /// Of cores 0 to `cores` - 1; None where the host's files show just these. Needs CAP_SYS_ADMIN.
+    /// Of cores 0 to `cores` - 1; None where those of the host are online, or there is no sysfs. Needs CAP_SYS_ADMIN.
     pub fn of(cores: u32) -> Result<Option<CoreView>, NodeError> {
         let cores: Vec<u32> = (0..cores).collect();
-        let online = fs::read_to_string(view::ONLINE).unwrap_or_default();
-        if online == view::line(&view::list(&cores)) {
+        let online = fs::read_to_string(Path::new(view::SYS_CPU).join("online"));
+        if online.map_or(true, |online| online == view::line(&view::list(&cores))) {
             return Ok(None);
-        }
-        if !Path::new(STAGE).is_dir() {
-            return Err(NodeError::Path { path: STAGE.into(), problem: "is missing: no sysfs" });
         }
         let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(system(MAKE))?;
         fsconfig_set_string(context.as_fd(), "mode", "755").map_err(system(MAKE))?;
@@ -53,14 +50,15 @@ impl CoreView {
         let files = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(system(MAKE))?;
         let directory = PathBuf::from(format!("/proc/self/fd/{}", files.as_raw_fd()));
         let mut covers = view::write(&directory, &cores)?;
-        covers.retain(|cover| cover.destination.exists());
+        // A procfs with something bound in it could not be mounted anew by an ordinary user's container.
+        covers.retain(|cover| cover.destination.starts_with("/sys") && cover.destination.exists());
         open_to_all(&directory)?;
         fsconfig_set_flag(context.as_fd(), "ro").map_err(system(MAKE))?;
         fsconfig_reconfigure(context.as_fd()).map_err(system(MAKE))?;
 
         let table = Mount::table()?;
         let places = covers.iter().map(|cover| cover.destination.as_path()).chain([Path::new(STAGE)]);
-        let quiet: BTreeSet<&Path> = places.filter_map(|place| mount_of(place, &table)).collect();
+        let quiet: BTreeSet<&Path> = places.map(|place| mount_of(place, &table)).collect::<Result<_, _>>()?;
         let staged = |source: &Path| Path::new(STAGE).join(source.strip_prefix(&directory).unwrap_or(source));
         Ok(Some(CoreView {
             files,
@@ -70,24 +68,36 @@ impl CoreView {
         }))
     }
 
-    /// Gives the calling process, its only thread and about to exec, a mount namespace with this view. Allocates nothing.
+    /// Gives the calling process, its only thread and about to exec, a mount namespace with this view, or with no trace
+    /// of it when that fails. Allocates nothing.
     pub fn enter(&self) -> io::Result<()> {
         sys::unshare_mounts()?;
         for point in &self.quiet {
             mount_change(point.as_c_str(), MountPropagationFlags::DOWNSTREAM)?;
         }
         move_mount(&self.files, c"", CWD, self.stage.as_c_str(), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        let mut bound = 0;
+        let mut result = Ok(());
         for (from, to) in &self.binds {
-            mount_bind(from.as_c_str(), to.as_c_str())?;
+            result = mount_bind(from.as_c_str(), to.as_c_str());
+            if result.is_err() {
+                break;
+            }
+            bound += 1;
         }
-        Ok(unmount(self.stage.as_c_str(), UnmountFlags::DETACH)?)
+        for (_, to) in self.binds.iter().take(if result.is_err() { bound } else { 0 }) {
+            let _ = unmount(to.as_c_str(), UnmountFlags::DETACH);
+        }
+        unmount(self.stage.as_c_str(), UnmountFlags::DETACH)?;
+        Ok(result?)
     }
 }
 
-/// The mount that `place` lies in: the longest of its beginnings that is a mount point.
-fn mount_of<'a>(place: &Path, table: &'a [Mount]) -> Option<&'a Path> {
-    let around = table.iter().map(|mount| mount.point.as_path()).filter(|point| place.starts_with(point));
-    around.max_by_key(|point| point.components().count())
+/// The point of the mount that `place` lies in, of several on one point the one on top.
+fn mount_of<'a>(place: &Path, table: &'a [Mount]) -> Result<&'a Path, NodeError> {
+    let id = statx(CWD, place, AtFlags::empty(), StatxFlags::MNT_ID).map_err(file("look at", place))?.stx_mnt_id;
+    let found = table.iter().find(|mount| mount.id == id).map(|mount| mount.point.as_path());
+    found.ok_or(NodeError::Path { path: place.to_owned(), problem: "lies in no mount that mountinfo shows" })
 }
 
 /// Readable for whoever the program becomes, whatever our umask is.
@@ -105,20 +115,4 @@ fn open_to_all(path: &Path) -> Result<(), NodeError> {
 /// Paths of ours and of mountinfo have no NUL.
 fn c_path(path: impl Into<PathBuf>) -> CString {
     CString::new(path.into().into_os_string().into_vec()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_lies_in_its_innermost_mount() {
-        let line = |point: &str| format!("24 1 0:22 / {point} rw shared:7 - sysfs sysfs rw");
-        let table: Vec<Mount> =
-            ["/", "/sys", "/sys/fs/cgroup", "/system"].iter().filter_map(|p| Mount::parse(&line(p))).collect();
-        let of = |place: &str| mount_of(Path::new(place), &table);
-        assert_eq!(of("/sys/devices/system/cpu"), Some(Path::new("/sys")));
-        assert_eq!(of("/proc/cpuinfo"), Some(Path::new("/")));
-        assert_eq!(mount_of(Path::new("/proc"), &[]), None);
-    }
 }

@@ -1,11 +1,11 @@
 //! What a node sees of its cores in /proc and /sys: files made from those of the host's first core.
 
 use crate::error::{NodeError, file};
+use diecast_core_procfs::{self as procfs, Sink};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const SYS_CPU: &str = "/sys/devices/system/cpu";
-pub(crate) const ONLINE: &str = "/sys/devices/system/cpu/online";
+pub(crate) const SYS_CPU: &str = "/sys/devices/system/cpu";
 const SYS_NODE: &str = "/sys/devices/system/node";
 /// Caches from this level on belong to all cores.
 const SHARED_LEVEL: u32 = 3;
@@ -28,8 +28,10 @@ pub(crate) fn write(directory: &Path, cores: &[u32]) -> Result<Vec<Cover>, NodeE
         covers.push(Cover { source: source.clone(), destination });
         source
     };
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    put(&cover("cpuinfo", "/proc/cpuinfo".into()), &cpuinfo(&text, cores))?;
+    let mut cpuinfo = Text(Vec::new());
+    let host = fs::read("/proc/cpuinfo").unwrap_or_default();
+    procfs::cpuinfo(&host, &mut cpuinfo, cores.iter().copied(), cores.len() as u32);
+    put(&cover("cpuinfo", "/proc/cpuinfo".into()), &cpuinfo.0)?;
     write_cpus(&cover("cpu", SYS_CPU.into()), cores)?;
     // One memory node has all cores; what the host has beyond it has none.
     for entry in fs::read_dir(SYS_NODE).into_iter().flatten().flatten() {
@@ -98,7 +100,15 @@ fn put_group(directory: &Path, name: &str, group: &[u32], all: &[u32]) -> Result
     put(&directory.join(format!("{name}_list")), &line(&list(group)))
 }
 
-fn put(path: &Path, text: &str) -> Result<(), NodeError> {
+struct Text(Vec<u8>);
+
+impl Sink for Text {
+    fn push(&mut self, byte: u8) {
+        self.0.push(byte);
+    }
+}
+
+fn put(path: &Path, text: &(impl AsRef<[u8]> + ?Sized)) -> Result<(), NodeError> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(file("create", parent))?;
     }
@@ -107,30 +117,6 @@ fn put(path: &Path, text: &str) -> Result<(), NodeError> {
 
 pub(crate) fn line(text: &str) -> String {
     format!("{text}\n")
-}
-
-/// The host's first block once a core, with the numbers that tell cores apart.
-fn cpuinfo(host: &str, cores: &[u32]) -> String {
-    let block = host.split("\n\n").next().unwrap_or_default();
-    let mut out = String::new();
-    for core in cores {
-        for text in block.lines() {
-            let name = text.split('\t').next().unwrap_or_default().trim_end_matches([':', ' ']);
-            let value = match name {
-                "processor" | "core id" | "apicid" | "initial apicid" => core.to_string(),
-                "physical id" => "0".into(),
-                "siblings" | "cpu cores" => cores.len().to_string(),
-                _ => {
-                    out += &line(text);
-                    continue;
-                }
-            };
-            let key = text.split(':').next().unwrap_or_default();
-            out += &format!("{key}: {value}\n");
-        }
-        out.push('\n');
-    }
-    out
 }
 
 /// As the kernel writes it: 0-3,7.
@@ -181,14 +167,5 @@ mod tests {
         if cpulist == line(&list(&all)) {
             assert_eq!(line(&map(&all, &all)), cpumap);
         }
-    }
-
-    #[test]
-    fn cpuinfo_has_a_block_a_core() {
-        let host =
-            "processor\t: 0\nmodel name\t: X: Y\nsiblings\t: 2\ncore id\t\t: 9\n\nprocessor\t: 1\nmodel name\t: Z\n\n";
-        let got = cpuinfo(host, &[0, 1]);
-        let block = |i| format!("processor\t: {i}\nmodel name\t: X: Y\nsiblings\t: 2\ncore id\t\t: {i}\n\n");
-        assert_eq!(got, block(0) + &block(1));
     }
 }

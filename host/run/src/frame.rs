@@ -103,14 +103,10 @@ fn view_of(cores: u32) -> Option<CoreView> {
 
 fn tell_of_no_view(problem: &str) {
     eprintln!(
-        "diecast: /proc/cpuinfo, /sys and with them sysconf show this host's cores, not the frame's, which needs root: \
-         {problem}"
+        "diecast: /sys, and sysconf with it, shows this host's cores, not the frame's: to show others takes root with \
+         mounts of its own ({problem})"
     );
 }
-
-/// First words of the child: with a view of its cores, if there is to be one, or without.
-const VIEW: &[u8] = b"L";
-const NO_VIEW: &[u8] = b"N";
 
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
@@ -203,9 +199,10 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
         time::pin_to(&cpus)?;
         process::set_parent_death_signal(libc::SIGKILL)?;
         time::set_timer_slack_ns(FRAME_SLACK_NS)?;
-        let seen = view.as_ref().is_none_or(|view| view.enter().is_ok());
+        let problem = view.as_ref().and_then(|view| view.enter().err());
+        let errno = problem.and_then(|problem| problem.raw_os_error()).unwrap_or(0);
         let listener = seccomp::install_with_or_without_privilege(&filter)?;
-        socket::send_fd(child_end.as_fd(), listener.as_fd(), if seen { VIEW } else { NO_VIEW })?;
+        socket::send_fd(child_end.as_fd(), listener.as_fd(), &errno.to_le_bytes())?;
         drop(listener);
         // Wait until the supervisor listens.
         let mut go = [0u8; 1];
@@ -214,11 +211,12 @@ pub fn run(o: &Options) -> Result<Ended, FrameError> {
     forward_signals();
     let (child, has_filter) = std::thread::scope(|s| {
         let waiting = s.spawn(|| -> io::Result<bool> {
-            let mut buf = [0u8; 8];
-            let (n, fd) = socket::recv_fd(ours.as_fd(), &mut buf)?;
+            // For which it has no view of its cores; 0 where it has one or needs none.
+            let mut errno = [0u8; 4];
+            let (n, fd) = socket::recv_fd(ours.as_fd(), &mut errno)?;
             let (true, Some(listener)) = (n > 0, fd) else { return Ok(false) };
-            if buf.starts_with(NO_VIEW) {
-                tell_of_no_view("it may have no mounts of its own");
+            if errno != [0; 4] {
+                tell_of_no_view(&io::Error::from_raw_os_error(i32::from_le_bytes(errno)).to_string());
             }
             supervisor.add(listener, node.clone());
             socket::send(ours.as_fd(), b"G").map(|_| true)
