@@ -49,9 +49,8 @@ impl CoreView {
             MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let files = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(system(MAKE))?;
         let directory = PathBuf::from(format!("/proc/self/fd/{}", files.as_raw_fd()));
-        let mut covers = view::write(&directory, &cores)?;
-        // A procfs with something bound in it could not be mounted anew by an ordinary user's container.
-        covers.retain(|cover| cover.destination.starts_with("/sys") && cover.destination.exists());
+        // Of /sys alone: a procfs with something bound in it could not be mounted anew by an ordinary user's container.
+        let covers = view::write_sys(&directory, &cores)?;
         open_to_all(&directory)?;
         fsconfig_set_flag(context.as_fd(), "ro").map_err(system(MAKE))?;
         fsconfig_reconfigure(context.as_fd()).map_err(system(MAKE))?;
@@ -76,20 +75,13 @@ impl CoreView {
             mount_change(point.as_c_str(), MountPropagationFlags::DOWNSTREAM)?;
         }
         move_mount(&self.files, c"", CWD, self.stage.as_c_str(), MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
-        let mut bound = 0;
-        let mut result = Ok(());
-        for (from, to) in &self.binds {
-            result = mount_bind(from.as_c_str(), to.as_c_str());
-            if result.is_err() {
-                break;
-            }
-            bound += 1;
-        }
-        for (_, to) in self.binds.iter().take(if result.is_err() { bound } else { 0 }) {
+        let bind = |(at, (from, to)): (usize, &(CString, CString))| Some((at, mount_bind(&**from, &**to).err()?));
+        let failed = self.binds.iter().enumerate().find_map(bind);
+        for (_, to) in self.binds.iter().take(failed.map_or(0, |(at, _)| at)) {
             let _ = unmount(to.as_c_str(), UnmountFlags::DETACH);
         }
         unmount(self.stage.as_c_str(), UnmountFlags::DETACH)?;
-        Ok(result?)
+        failed.map_or(Ok(()), |(_, error)| Err(error.into()))
     }
 }
 

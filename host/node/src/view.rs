@@ -22,16 +22,24 @@ pub(crate) fn write(directory: &Path, cores: &[u32]) -> Result<Vec<Cover>, NodeE
     if cores.is_empty() {
         return Ok(Vec::new());
     }
+    let mut cpuinfo = Text(Vec::new());
+    let host = fs::read("/proc/cpuinfo").unwrap_or_default();
+    procfs::cpuinfo(&host, &mut cpuinfo, cores.iter().copied(), cores.len() as u32);
+    let own = Cover { source: directory.join("cpuinfo"), destination: "/proc/cpuinfo".into() };
+    put(&own.source, &cpuinfo.0)?;
+    let mut covers = write_sys(directory, cores)?;
+    covers.push(own);
+    Ok(covers)
+}
+
+/// The part of them that is in /sys.
+pub(crate) fn write_sys(directory: &Path, cores: &[u32]) -> Result<Vec<Cover>, NodeError> {
     let mut covers = Vec::new();
     let mut cover = |name: &str, destination: PathBuf| {
         let source = directory.join(name);
         covers.push(Cover { source: source.clone(), destination });
         source
     };
-    let mut cpuinfo = Text(Vec::new());
-    let host = fs::read("/proc/cpuinfo").unwrap_or_default();
-    procfs::cpuinfo(&host, &mut cpuinfo, cores.iter().copied(), cores.len() as u32);
-    put(&cover("cpuinfo", "/proc/cpuinfo".into()), &cpuinfo.0)?;
     write_cpus(&cover("cpu", SYS_CPU.into()), cores)?;
     // One memory node has all cores; what the host has beyond it has none.
     for entry in fs::read_dir(SYS_NODE).into_iter().flatten().flatten() {
