@@ -421,7 +421,7 @@ static __always_inline void count(struct node *node, __u64 cookie, struct task_s
 		return;
 	}
 	if (cost && !b->meters)
-		tells_what_is_left(task, cookie, b, now);
+		tells_what_is_left(task, cookie, b, false, now);
 	meter = bpf_task_storage_get(&metered, task, 0, 0);
 	if (stopped) {
 		// Its exec, which makes it known.
@@ -609,6 +609,8 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 			wait_begins(&b->wait, prev, &node->waited, cookie, at, now);
 		else if (b)
 			b->wait.since_ns = 0;
+	} else if (prev_state & TASK_DEAD) {
+		ends(prev, now);
 	}
 	if (!next_node)
 		return 0;

@@ -8,7 +8,9 @@
 
 // Of the ring, bytes: some thirteen thousand records.
 #define RING_BYTES (1 << 20)
-// What is less is not told when a thread blocks, ns.
+// Of a task's last state.
+#define TASK_DEAD 0x80
+// What is less is not told when a thread blocks or ends, ns.
 #define LEFT_MIN_NS 20000
 // A waker that is no further ahead than what so much CPU time stands for hands nothing on, ns.
 #define LEAD_MIN_NS 5000
@@ -48,7 +50,8 @@ struct handed {
 	__u64 cookie;
 	// Thread id of who was woken, in its own pid namespace; 0: nobody, the thread blocks.
 	__u32 to;
-	__u32 pad;
+	// Or has ended: that was all it ever used.
+	__u32 ended;
 	// Of the waker. Its balance means nothing.
 	struct trailer by;
 };
@@ -251,19 +254,32 @@ static __always_inline void hands_on(struct task_struct *task, struct burst *to,
 	b->own[OWN_OF_THREADS] += bpf_ktime_get_ns() - now;
 }
 
-// A thread blocks, for another reason than the meter.
-static __always_inline void tells_what_is_left(struct task_struct *task, __u64 cookie, struct burst *b, __u64 now)
+// A thread blocks, for another reason than the meter, or ends. What it was told to have used may be more than the kernel counted:
+// time that the host stole, or that counts as the next thread's. Its next hit gives that back; of one that ends this does.
+static __always_inline void tells_what_is_left(struct task_struct *task, __u64 cookie, struct burst *b, bool ended, __u64 now)
 {
-	__u64 cpu_ns = task->se.sum_exec_runtime;
+	__u64 cpu_ns = task->se.sum_exec_runtime, too_much_ns = ended ? gain(cpu_ns, b->told_ns) : 0;
 	struct meter *meter = bpf_task_storage_get(&metered, task, 0, 0);
 	struct handed *h;
 
-	if (!meter || gain(b->told_ns, cpu_ns) < LEFT_MIN_NS)
+	if (!meter || (gain(b->told_ns, cpu_ns) < LEFT_MIN_NS && too_much_ns < LEFT_MIN_NS))
 		return;
 	h = record(cookie, now, task, b, meter, cpu_ns);
 	if (!h)
 		return;
+	h->ended = ended;
 	// The switch away is not of its burst.
 	h->by.switches--;
 	submit(h, now);
+}
+
+// A thread's last switch. It has no namespaces any more.
+static __always_inline void ends(struct task_struct *task, __u64 now)
+{
+	struct burst *b = bpf_task_storage_get(&bursts, task, 0, 0);
+
+	if (!b || !b->going || !bpf_map_lookup_elem(&hit_costs, &b->cookie))
+		return;
+	b->going = 0;
+	tells_what_is_left(task, b->cookie, b, true, now);
 }

@@ -10,9 +10,13 @@ use diecast_core_abi::{GAP_BINS, LateCost, NodePage, SWITCH_ONCE, SWITCHES_UNKNO
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
-    Interrupts, SwitchCost, at_usual_speed, begins, burst_after, charge, finish_of, stood_still_ns, switches_after,
-    switches_since, warm_ns,
+    Interrupts, SwitchCost, at_usual_speed, begins, burst_after, charge, finish_of, slow_given_back, stood_still_ns,
+    switches_after, switches_since, uncharge, warm_ns,
 };
+
+/// A packet charges its sender by another way than a hit, and takes time that the host stole for its own, until it is given back;
+/// never by as much as this, real CPU ns. More is the slot of a dead thread of the same number.
+pub const OVERCHARGE_MAX_NS: u64 = 100_000_000;
 
 /// What is known of a packet's sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -255,19 +259,59 @@ pub fn charge_sender(page: &NodePage, sent: &Sent, now: RealNs) -> VirtNs {
     release
 }
 
-/// Charges a thread that hands work on to another of its node, or blocks (`to` is none), up to that instant: what the other one
-/// does next begins no earlier. Both have slots from then on, where there is room. What a thread without one did in earlier bursts is
-/// left to who charges what nobody did.
-pub fn charge_handing(page: &NodePage, by: &Sent, to: Option<u32>, now: RealNs) {
+/// What a thread did that told what it had used by then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Then {
+    /// It woke another of its node, with this number, and hands work on to it.
+    Wakes(u32),
+    /// It blocks.
+    Blocks,
+    /// It has ended: what was told is all that it ever used.
+    Ends,
+}
+
+/// Charges a thread up to an instant at which it hands work on to another of its node, what it does next begins no earlier;
+/// or blocks, or has ended. All have slots from then on, where there is room. What a thread without one did in earlier bursts is
+/// left to who charges what nobody did. One that ended is given back what was charged beyond what it used: no hit of it will.
+pub fn charge_handing(page: &NodePage, by: &Sent, then: Then, now: RealNs) {
     let slot = page.claim_slot(by.tid);
     // What it did before its present burst may be charged already: it may have had a slot, or be done as another.
     if let Some(slot) = slot.filter(|s| s.last_wall_ns.load(Relaxed) == 0 && s.last_cpu_ns.load(Relaxed) == 0) {
         slot.account_to(0, by.burst_cpu_ns);
     }
-    let (at, _) = charge_until(page, by, now, (slot, 0, None));
-    if let Some(slot) = to.and_then(|tid| page.claim_slot(tid)) {
-        slot.hand_on(at.0);
+    let (at, now_v) = charge_until(page, by, now, (slot, 0, None));
+    match (then, slot) {
+        (Then::Wakes(to), _) => {
+            if let Some(slot) = page.claim_slot(to) {
+                slot.hand_on(at.0);
+            }
+        }
+        (Then::Ends, Some(slot)) if slot.try_hold() => {
+            let given_back_ns = give_back(page, slot, by.cpu_ns);
+            uncharge(page.entries(), now_v, page.slowness().mul_floor(given_back_ns));
+            slot.release();
+        }
+        _ => {}
     }
+}
+
+/// Gives back what a thread was charged beyond what it has used, with what was taken off of that because cores were slow. How
+/// much less it is charged, real CPU ns; nothing where the slot is one that a dead thread of the same number left. For who holds it.
+#[inline(always)]
+pub fn give_back(page: &NodePage, slot: &ThreadSlot, cpu_ns: u64) -> u64 {
+    let k = &page.counters;
+    let charged_to_ns = slot.last_cpu_ns.load(Relaxed);
+    let over_ns = charged_to_ns.saturating_sub(cpu_ns);
+    if over_ns == 0 || over_ns > OVERCHARGE_MAX_NS {
+        return 0;
+    }
+    k.charges_begun.fetch_add(1, AcqRel);
+    let charged_ns = over_ns - slow_given_back(&k.slow_ns, page.slow_discount.load(Relaxed), over_ns);
+    k.charged_ns.fetch_sub(charged_ns, Relaxed);
+    slot.charged_ns.fetch_sub(charged_ns, Relaxed);
+    slot.account_to(charged_to_ns, cpu_ns);
+    k.charges_done.fetch_add(1, AcqRel);
+    charged_ns
 }
 
 /// Charges a thread up to the instant told, where it has a slot; when that work ends, and `now` in virtual time. What BPF programs

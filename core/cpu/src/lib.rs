@@ -3,7 +3,7 @@
 //! One entry per virtual CPU holds the virtual instant at which it is free. A thread that used `cpu` of real
 //! CPU time is charged `work = cpu / speed` of virtual time on one entry: it starts at
 //! `max(earliest possible start, entry free)` and the entry is free again at `start + work`.
-//! One compare-and-swap, no lock; a monotone value per entry.
+//! One compare-and-swap, no lock; a value per entry that only [`uncharge`] lowers, never below now.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ mod weights;
 #[cfg(feature = "alloc")]
 pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
-pub use egress::{Sent, charge_handing, charge_sender, mean_switch_ns};
+pub use egress::{OVERCHARGE_MAX_NS, Sent, Then, charge_handing, charge_sender, give_back, mean_switch_ns};
 #[cfg(feature = "alloc")]
 pub use hits::{HIT_SUMS, HitSums};
 pub use interrupts::{Interrupts, interrupt_part, shown_cpu_ns};
@@ -120,6 +120,25 @@ pub fn charge(entries: &[AtomicU64], cores: u64, now: VirtNs, earliest: VirtNs, 
         let finish = start.saturating_add(work);
         if entry.compare_exchange_weak(seen, finish, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return Charge { start: VirtNs(start), finish: VirtNs(finish), forgiven_v_ns, clamped };
+        }
+    }
+}
+
+/// Takes back what was charged too much: from what is still to come, the entries that are furthest ahead of `now` first. What is
+/// past is past: nothing then began earlier. Of a core that a thread is pinned to as of any other.
+pub fn uncharge(entries: &[AtomicU64], now: VirtNs, work_v_ns: u64) {
+    let mut left_v_ns = work_v_ns;
+    // Each lowers an entry to `now`, or is the last; or somebody else charged meanwhile.
+    for _ in 0..2 * entries.len() {
+        let ahead = |e: &AtomicU64| e.load(Ordering::Relaxed).saturating_sub(now.0);
+        let Some(entry) = entries.iter().max_by_key(|e| ahead(e)).filter(|e| ahead(e) > 0) else { return };
+        let seen = entry.load(Ordering::Relaxed);
+        let back_v_ns = seen.saturating_sub(now.0).min(left_v_ns);
+        if entry.compare_exchange(seen, seen - back_v_ns, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            left_v_ns -= back_v_ns;
+        }
+        if left_v_ns == 0 {
+            return;
         }
     }
 }
@@ -241,6 +260,21 @@ mod tests {
         let c = charge(&l, 0, now, VirtNs(100), 1_000);
         assert_eq!(c.start.0, now.0 - LAG_MAX_V_NS - 1_000);
         assert!(c.forgiven_v_ns > 0 && !c.clamped);
+    }
+
+    #[test]
+    fn what_was_charged_too_much_is_taken_from_what_is_still_to_come() {
+        let left = |free: &[u64], work_v_ns| {
+            let l = ledger(free);
+            uncharge(&l, VirtNs(1_000), work_v_ns);
+            l.iter().map(|e| e.load(Ordering::Relaxed)).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&[1_500, 400], 200), [1_300, 400]);
+        assert_eq!(left(&[1_500, 1_900], 1_000), [1_400, 1_000], "the furthest first, and none below now");
+        assert_eq!(left(&[1_500, 1_900, 7], 10_000), [1_000, 1_000, 7], "the rest is past");
+        assert_eq!(left(&[1_000, 7], 1), [1_000, 7]);
+        assert_eq!(left(&[u64::MAX], u64::MAX), [1_000]);
+        assert_eq!(left(&[], 1), [0; 0]);
     }
 
     #[test]

@@ -23,10 +23,6 @@ const GAP_MIN_NS: u64 = 10_000;
 /// A handler takes no longer after its sleep, nearly always.
 const HANDLER_MAX_NS: u64 = 30_000;
 
-/// A packet's charge reads the thread's CPU time by another way than a hit, and takes time that the host stole for its
-/// own; never by as much as this.
-const OVERCHARGE_MAX_NS: u64 = 100_000_000;
-
 /// How far a thread that may hold a lock others wait for may go ahead of its virtual time, in slices.
 const AHEAD_SLICES: u64 = 3;
 
@@ -179,18 +175,11 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let last_wall = slot.last_wall_ns.load(Relaxed);
     // Nothing of it is charged yet: its clock was read, if it has a slot at all.
     let (mut last_cpu, mut fresh) = (charged_to, last_wall == 0);
-    if charged_to > cpu.saturating_add(OVERCHARGE_MAX_NS) {
+    if charged_to > cpu.saturating_add(ledger::OVERCHARGE_MAX_NS) {
         // A slot left by a dead thread of the same number.
         (last_cpu, fresh) = (0, true);
     } else if last_cpu > cpu {
-        // What was charged too much, and what was taken off of it because cores were slow.
-        let over = last_cpu - cpu;
-        k.charges_begun.fetch_add(1, AcqRel);
-        let charged = over - ledger::slow_given_back(&k.slow_ns, n.slow_discount.load(Relaxed), over);
-        k.charged_ns.fetch_sub(charged, Relaxed);
-        slot.charged_ns.fetch_sub(charged, Relaxed);
-        slot.account_to(charged_to, cpu);
-        k.charges_done.fetch_add(1, AcqRel);
+        ledger::give_back(n, slot, cpu);
         (charged_to, last_cpu) = (cpu, cpu);
     }
     let used = cpu - last_cpu;

@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use diecast_core_cpu::Sent;
+use diecast_core_cpu::{Sent, Then};
 use diecast_core_vtime::RealNs;
 use diecast_host_net::{TRAILER_BYTES, thread_of};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
-/// `struct handed` of the programs: a node's cookie, who was woken, padding, then a trailer.
+/// `struct handed` of the programs: a node's cookie, who was woken, whether the thread has ended, then a trailer.
 const RECORD_BYTES: usize = 16 + TRAILER_BYTES;
 
-/// A thread has woken another of its node, or blocks.
+/// A thread has woken another of its node, blocks, or has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handed {
     /// Of the node, as `add_node` gave it.
     pub cookie: u64,
     /// What the thread had used by then.
     pub by: Sent,
-    /// Who was woken, by its id in its innermost pid namespace; none where the thread blocks.
-    pub to: Option<u32>,
+    /// What it did.
+    pub then: Then,
 }
 
 /// What was read and is not taken yet, by node.
@@ -83,7 +83,12 @@ fn parse(record: &[u8]) -> Option<Handed> {
     let record: &[u8; RECORD_BYTES] = record.first_chunk()?;
     let (cookie, rest) = record.split_first_chunk()?;
     let (to, rest) = rest.split_first_chunk()?;
-    let by = thread_of(rest.last_chunk()?)?;
-    let to = Some(u32::from_ne_bytes(*to)).filter(|to| *to != 0);
-    Some(Handed { cookie: u64::from_ne_bytes(*cookie), by, to })
+    let (ended, rest) = rest.split_first_chunk()?;
+    let by = thread_of(rest.first_chunk()?)?;
+    let then = match (u32::from_ne_bytes(*to), u32::from_ne_bytes(*ended)) {
+        (0, 0) => Then::Blocks,
+        (0, _) => Then::Ends,
+        (to, _) => Then::Wakes(to),
+    };
+    Some(Handed { cookie: u64::from_ne_bytes(*cookie), by, then })
 }

@@ -11,6 +11,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::{core_ticks, nic, poll_ms, skip, spin, two_nodes};
+use diecast_core_cpu::Then;
 use diecast_core_vtime::RealNs;
 use diecast_host_egress::{Egress, Handed, HitCost};
 use diecast_host_net::in_netns;
@@ -150,7 +151,7 @@ fn who_sends_to_another_of_its_node_tells_what_it_has_used() {
 
 fn holds(by: u32, to: u32, cookie: u64, all: &[Handed]) {
     assert!(all.iter().all(|h| h.cookie == cookie), "{all:?}");
-    let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.to == Some(to)).collect();
+    let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.then == Then::Wakes(to)).collect();
     assert_eq!(handed.len(), 2, "{all:?}");
     for h in &handed {
         let burst_ns = h.by.cpu_ns - h.by.burst_cpu_ns;
@@ -161,13 +162,13 @@ fn holds(by: u32, to: u32, cookie: u64, all: &[Handed]) {
     assert!((2 * MS..4 * MS).contains(&between), "{between} ns");
     // The other works for a millisecond each time, and blocks.
     let left: Vec<_> = all.iter().filter(|h| h.by.tid == to && h.by.cpu_ns - h.by.burst_cpu_ns > MS / 2).collect();
-    assert_eq!(left.iter().map(|h| h.to).collect::<Vec<_>>(), [None, None], "{all:?}");
+    assert_eq!(left.iter().map(|h| h.then).collect::<Vec<_>>(), [Then::Blocks; 2], "{all:?}");
     for h in left {
         let burst_ns = h.by.cpu_ns - h.by.burst_cpu_ns;
         assert!((MS..3 * MS).contains(&burst_ns), "{burst_ns} ns of one ms: {all:?}");
     }
     // Whom a timer wakes, nobody has handed anything on to, whoever had the core then.
-    assert_eq!(all.iter().filter(|h| h.to.is_some()).count(), 2, "{all:?}");
+    assert_eq!(all.iter().filter(|h| matches!(h.then, Then::Wakes(_))).count(), 2, "{all:?}");
 }
 
 /// What is told of a metered thread that has worked for 2 ms as it ends, which a metered thread of the first or the second
@@ -178,7 +179,7 @@ fn told_at_end(of_same_node: bool) -> Option<Told> {
     trap::install_handler();
     let (ns, _tap, of_first) = nic(&egress, &two_nodes());
     let (other_ns, _other_tap, of_second) = nic(&egress, &two_nodes());
-    let (waits_in, cookie) = if of_same_node { (&ns, of_first) } else { (&other_ns, of_second) };
+    let waits_in = if of_same_node { &ns } else { &other_ns };
     for cookie in [of_first, of_second] {
         egress.set_hit_cost(cookie, AHEAD).unwrap();
     }
@@ -219,13 +220,15 @@ fn told_at_end(of_same_node: bool) -> Option<Told> {
         waiting.join().unwrap()
     })?;
     let mut all = Vec::new();
-    egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
-    Some(Told { by, to, cookie, all })
+    for cookie in [of_first, of_second] {
+        egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
+    }
+    Some(Told { by, to, cookie: of_first, all })
 }
 
-/// By then it has no namespaces any more, whatever node it was of.
+/// By then it has no namespaces any more, whatever node it was of. What it has used is told in any case.
 #[test]
-fn who_ends_hands_on_to_its_own_node_alone() {
+fn who_ends_hands_on_to_its_own_node_alone_and_tells_what_it_used() {
     if skip() {
         return;
     }
@@ -233,10 +236,14 @@ fn who_ends_hands_on_to_its_own_node_alone() {
         let Some(Told { by, to, cookie, all }) = told_at_end(true) else {
             return diecast_quiet::skipped("needs clocks of cores, and Linux 6.9 to wait for a thread's end");
         };
-        let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.to == Some(to)).collect();
+        let handed: Vec<_> = all.iter().filter(|h| h.by.tid == by && h.then == Then::Wakes(to)).collect();
         assert!(handed.len() == 1 && handed[0].cookie == cookie, "{all:?}");
-        let Told { by, all, .. } = told_at_end(false).expect("the same as before");
-        assert!(all.iter().all(|h| h.by.tid != by), "another node is charged: {all:?}");
+        let Told { by, cookie, all, .. } = told_at_end(false).expect("the same as before");
+        let told: Vec<_> = all.iter().filter(|h| h.by.tid == by).collect();
+        let [.., end] = &told[..] else { panic!("{all:?}") };
+        assert!(told.iter().all(|h| h.cookie == cookie && !matches!(h.then, Then::Wakes(_))), "{all:?}");
+        let burst_ns = end.by.cpu_ns - end.by.burst_cpu_ns;
+        assert!(end.then == Then::Ends && (2 * MS..4 * MS).contains(&burst_ns), "{burst_ns} ns of two ms: {all:?}");
     });
 }
 
@@ -247,7 +254,7 @@ fn who_is_not_ahead_hands_nothing_on() {
         return;
     }
     let Some(Told { by, all, .. }) = through_pipe(HitCost { lead: 1024, ..AHEAD }) else { return };
-    assert!(all.iter().all(|h| h.to.is_none()), "{all:?}");
+    assert!(all.iter().all(|h| !matches!(h.then, Then::Wakes(_))), "{all:?}");
     let bursts = all.iter().filter(|h| h.by.tid == by && h.by.cpu_ns - h.by.burst_cpu_ns > MS);
     assert_eq!(bursts.count(), 2, "{all:?}");
 }

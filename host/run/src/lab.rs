@@ -408,7 +408,7 @@ impl EgressLedger for NodeLedgers {
         egress.take_handed(of_node, until, |handed| {
             let of_node = self.0.iter().flatten().find(|(frame, cookie)| *cookie == handed.cookie && frame.cpu.metered);
             if let Some((frame, _)) = of_node.filter(|_| now.since(handed.by.at).0 <= HANDED_MAX_NS) {
-                diecast_core_cpu::charge_handing(frame.page(), &handed.by, handed.to, now);
+                diecast_core_cpu::charge_handing(frame.page(), &handed.by, handed.then, now);
             }
         })
     }

@@ -298,7 +298,7 @@ mod tests {
     use std::sync::atomic::Ordering::Relaxed;
 
     use diecast_core_abi::{compete, slot_hash};
-    use diecast_core_cpu::{Sent, charge_handing};
+    use diecast_core_cpu::{Sent, Then, charge_handing};
 
     use super::*;
 
@@ -363,7 +363,7 @@ mod tests {
             switches: 0,
             paused_ns: 0,
         };
-        charge_handing(page, &by, Some(8), at);
+        charge_handing(page, &by, Then::Wakes(8), at);
         let (first, second) = (page.slot(7).unwrap(), page.slot(8).unwrap());
         let ends = first.finish_v_ns.load(Relaxed);
         assert_eq!(page.counters.charged_ns.load(Relaxed), 30 * MS);
@@ -371,8 +371,21 @@ mod tests {
         assert_eq!(first.last_cpu_ns.load(Relaxed), by.cpu_ns);
         assert_eq!((second.finish_v_ns.load(Relaxed), second.is_handed(), first.is_handed()), (ends, true, false));
         // It blocks with a millisecond more.
-        charge_handing(page, &Sent { cpu_ns: by.cpu_ns + MS, ..by }, None, at);
+        charge_handing(page, &Sent { cpu_ns: by.cpu_ns + MS, ..by }, Then::Blocks, at);
         assert_eq!(page.counters.charged_ns.load(Relaxed), 31 * MS);
         assert_eq!(second.finish_v_ns.load(Relaxed), ends);
+        // It has ended, and it was 3 ms less in all, as far as the kernel counted: nothing else is.
+        let free = || page.entries().iter().map(|e| e.load(Relaxed)).max().unwrap();
+        let (used, before) = (Sent { cpu_ns: by.cpu_ns - 2 * MS, ..by }, free());
+        for (then, given_back_ns) in [(Then::Blocks, 0), (Then::Ends, 3 * MS), (Then::Ends, 3 * MS)] {
+            charge_handing(page, &used, then, at);
+            assert_eq!(page.counters.charged_ns.load(Relaxed), 31 * MS - given_back_ns);
+            assert_eq!(first.charged_ns.load(Relaxed), 31 * MS - given_back_ns);
+            assert_eq!(first.last_cpu_ns.load(Relaxed), by.cpu_ns + MS - given_back_ns);
+            assert_eq!(before - free(), given_back_ns);
+        }
+        // The slot of a dead thread of the same number is not its own.
+        charge_handing(page, &Sent { cpu_ns: MS, burst_cpu_ns: 0, ..by }, Then::Ends, at);
+        assert_eq!(page.counters.charged_ns.load(Relaxed), 28 * MS);
     }
 }

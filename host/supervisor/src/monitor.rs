@@ -41,10 +41,6 @@ const MOVED_MAX_NS: u64 = WINDOW_NS / 4;
 /// just ended may have handed on what it did, which is charged a millisecond or two later, and is not charged twice.
 const DOUBT_PART: u64 = 200;
 const DOUBT_LASTS_NS: u64 = 4_000_000;
-/// A packet charges its sender by another way than a hit, and takes time that the host stole for its own, until the next
-/// hit gives it back; never by as much as this. More is the slot of a dead thread of the same number.
-const OVERCHARGE_MAX_NS: i64 = 100_000_000;
-
 /// Real time in which a charge that was begun ends: it takes some microseconds, and a thread may lose its core in it, ns.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
@@ -305,7 +301,7 @@ impl Monitor {
         }
         (self.doubted_ns, self.closing) = (None, false);
         // No more than hits may have charged too much.
-        self.owed_ns = residual.clamp(-OVERCHARGE_MAX_NS, 0);
+        self.owed_ns = residual.clamp(-(ledger::OVERCHARGE_MAX_NS as i64), 0);
         if escaped > 0 {
             self.charge(lab, escaped);
             now.charged += escaped;
@@ -452,7 +448,7 @@ impl Monitor {
                 }
                 let slot = self.node.page().slot(thread.name);
                 let (charged_to, hits) = slot.map_or((0, 0), |s| (s.last_cpu_ns.load(Relaxed), s.hits.load(Relaxed)));
-                let is_others = uncharged_ns(cpu, charged_to) < -OVERCHARGE_MAX_NS;
+                let is_others = charged_to > cpu + ledger::OVERCHARGE_MAX_NS;
                 all.cpu.push(CpuTime { name: thread.name, ns: cpu, is_others });
                 let unhit_ns = thread.unhit_ns(hits, cpu);
                 self.threads.insert(tid, thread);
