@@ -253,18 +253,12 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let c = charge(told, slot, now_v, earliest, work_v);
     let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
     slot.charged_ns.fetch_add(work, Relaxed);
-    // The watch does not look meanwhile: no longer than it must be, as who loses its core here keeps it waiting.
-    k.charges_begun.fetch_add(1, AcqRel);
-    k.charged_ns.fetch_add(work, Relaxed);
-    k.cold_ns.fetch_add(cold, Relaxed);
-    k.slow_ns.fetch_add(used - usual, Relaxed);
-    slot.account_to(charged_to, cpu);
+    account(slot, (charged_to, cpu), [work, cold, used - usual, hidden]);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
     slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
     slot.release();
-    add_cost(slot, hidden, interrupts);
-    k.charges_done.fetch_add(1, AcqRel);
+    tell_cost(slot, hidden, interrupts);
     if in_kernel {
         k.system_ns.fetch_add(work, Relaxed);
     }
@@ -325,10 +319,8 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let after = clock::thread_cpu();
     // A packet that was sent before the hit may have been charged ahead of it meanwhile: the next hit gives that back.
     let seen = after.saturating_sub(cpu);
-    k.charges_begun.fetch_add(1, AcqRel);
-    slot.account_to(cpu, after);
-    add_cost(slot, seen, 0);
-    k.charges_done.fetch_add(1, AcqRel);
+    account(slot, (cpu, after), [0, 0, 0, seen]);
+    tell_cost(slot, seen, 0);
     k.charging_hits.fetch_add(1, Relaxed);
     k.seen_hits_ns.fetch_add(seen, Relaxed);
 }
@@ -378,16 +370,31 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
     ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
 }
 
-/// CPU time that was the meter's own, in the three places that need it: clocks have what interrupts add instead. A child of
+/// What a thread used from one reading of its CPU time to another: charged, cold, slow and the meter's own. The watch does not look
+/// meanwhile, so this is all that is done in between: a thread that loses its core here keeps it waiting.
+#[inline(always)]
+pub fn account(slot: &ThreadSlot, (from_ns, to_ns): (u64, u64), [charged_ns, cold_ns, slow_ns, cost_ns]: [u64; 4]) {
+    let k = &node().counters;
+    k.charges_begun.fetch_add(1, AcqRel);
+    for (sum, ns) in [(&k.charged_ns, charged_ns), (&k.cold_ns, cold_ns), (&k.slow_ns, slow_ns)] {
+        if ns != 0 {
+            sum.fetch_add(ns, Relaxed);
+        }
+    }
+    k.meter_cost_ns.fetch_add(cost_ns, Relaxed);
+    slot.account_to(from_ns, to_ns);
+    k.charges_done.fetch_add(1, AcqRel);
+}
+
+/// CPU time that was the meter's own, for a thread's and a process's clocks, which have what interrupts add instead. A child of
 /// vfork, in its parent's memory, tells its process nothing: its next image begins with what its thread has.
-pub fn add_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
+pub fn tell_cost(slot: &ThreadSlot, ns: u64, interrupts_ns: u64) {
     let less_ns = ns.wrapping_sub(interrupts_ns);
     slot.cost_ns.fetch_add(less_ns, Relaxed);
     if signals::owns_page() {
         let untold = slot.untold_cost_ns.swap(0, Relaxed);
         process().own.cost_ns.fetch_add(less_ns.wrapping_add(untold), Relaxed);
     }
-    node().counters.meter_cost_ns.fetch_add(ns, Relaxed);
 }
 
 const FUTEX_WAKE_PRIVATE: u64 = 129;
@@ -462,11 +469,8 @@ fn ask_sleepers() {
     sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
     if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
-        let k = &node().counters;
-        k.charges_begun.fetch_add(1, AcqRel);
-        slot.account_to(0, took_ns);
-        add_cost(slot, took_ns, 0);
-        k.charges_done.fetch_add(1, AcqRel);
+        account(slot, (0, took_ns), [0, 0, 0, took_ns]);
+        tell_cost(slot, took_ns, 0);
     }
 }
 

@@ -4,13 +4,13 @@
 //! for more before the original machine's has ended what it was at. A server would find one request where that finds three, in
 //! another order, and be woken for each. So it sleeps for what it owes here, between two pieces of work, without a signal.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{METER_PAYS, NodePage, ThreadSlot};
 use diecast_core_cpu as ledger;
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::meter::{add_cost, count, count_charge, sleep_until, switch_part};
+use crate::meter::{account, count, count_charge, sleep_until, switch_part, tell_cost};
 use crate::{clock, cputimers, interrupt, node, process, signals, sys, turns, usage};
 
 /// What is less than this part of a slice is not slept for: that takes some 15 µs of CPU time.
@@ -149,7 +149,6 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
     // to charge. Calls of the blob's own are trapped by nobody.
     let open = signals::ours() & !(signals::SIGSYS_BIT | signals::SIGTRAP_BIT);
     let mask = signals::set_kernel_mask_of(!open, METER_PAYS);
-    k.charges_begun.fetch_add(1, AcqRel);
     // Where a packet is being charged, the next charge has this.
     if slot.try_hold() {
         settle(slot, here, if slot.last_cpu_ns.load(Relaxed) == charged_to { began } else { VirtNs(0) });
@@ -160,15 +159,14 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
         slot.switches.store(usage::switches(), Relaxed);
         // What a handler of the program's did meanwhile is charged next.
         let seen = if handled { 0 } else { clock::thread_cpu().saturating_sub(here.cpu_ns) };
-        slot.account_to(0, seen);
+        account(slot, (0, seen), [0, 0, 0, seen]);
         slot.release();
         if !handled {
             k.pays.fetch_add(sleeps, Relaxed);
             k.seen_pays_ns.fetch_add(seen, Relaxed);
         }
-        add_cost(slot, seen, 0);
+        tell_cost(slot, seen, 0);
     }
-    k.charges_done.fetch_add(1, AcqRel);
     Some(mask)
 }
 
@@ -187,15 +185,12 @@ fn settle(slot: &ThreadSlot, here: Here, began: VirtNs) {
     let earliest = VirtNs(slot.finish_v_ns.load(Relaxed)).max(began);
     let now = n.segment().v_of(here.at);
     let c = ledger::charge(n.entries(), 0, now, earliest, n.slowness().mul_floor(work.warm_ns));
-    k.charged_ns.fetch_add(work.warm_ns, Relaxed);
-    k.cold_ns.fetch_add(work.cold_ns, Relaxed);
-    k.slow_ns.fetch_add(used - usual, Relaxed);
     count_charge(&c);
     slot.charged_ns.fetch_add(work.warm_ns, Relaxed);
     let (burst, hit_before) = slot.burst();
     slot.set_burst(ledger::burst_after(burst, usual - work.cost_ns), hit_before && work.cost_ns == 0);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
+    account(slot, (last, here.cpu_ns), [work.warm_ns, work.cold_ns, used - usual, work.cost_ns]);
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
-    slot.account_to(last, here.cpu_ns);
-    add_cost(slot, work.cost_ns, ledger::Interrupts::of_node(n).of(usual - work.cost_ns));
+    tell_cost(slot, work.cost_ns, ledger::Interrupts::of_node(n).of(usual - work.cost_ns));
 }

@@ -55,10 +55,10 @@ impl Hands {
         Ok(Hands { map, ring: Mutex::new(ring), read })
     }
 
-    /// What came up to that instant, of one node or of all, in the order of each; whether there was anything. Nothing where
-    /// somebody else is at it.
+    /// What came up to that instant, of one node or of all, in the order of each; whether there was anything, or may be: nothing is
+    /// taken where somebody else is at it.
     pub fn take(&self, cookie: Option<u64>, until: RealNs, mut each: impl FnMut(&Handed)) -> bool {
-        let Ok(ring) = self.ring.try_lock() else { return false };
+        let Ok(ring) = self.ring.try_lock() else { return true };
         // Whatever it could not read comes with the next.
         let _ = ring.consume_raw();
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +71,15 @@ impl Hands {
             }
         }
         any
+    }
+
+    /// What is not taken yet of a node, in order.
+    pub fn peek(&self, cookie: u64) -> Vec<Handed> {
+        // Held to the end: who takes it has no time to wait.
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = ring.consume_raw();
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        read.get(&cookie).into_iter().flatten().copied().collect()
     }
 
     /// Readable now and then while there is something to take.

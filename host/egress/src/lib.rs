@@ -318,9 +318,14 @@ impl Egress {
     }
 
     /// What threads have handed on within a node, or all of them, up to that instant and since it was last taken, in order; whether
-    /// there was anything. Nothing while another thread takes it. `cookie` is what `add_node` gave.
+    /// there was anything, or may be: nothing is taken while another thread is at it. `cookie` is what `add_node` gave.
     pub fn take_handed(&self, cookie: Option<u64>, until: RealNs, each: impl FnMut(&Handed)) -> bool {
         self.hands.take(cookie, until, each)
+    }
+
+    /// What threads have handed on within a node and nobody has taken yet, in order.
+    pub fn peek_handed(&self, cookie: u64) -> Vec<Handed> {
+        self.hands.peek(cookie)
     }
 
     /// Readable now and then while there is some.

@@ -398,7 +398,7 @@ impl Watch {
 /// one was kept from a lab without meters.
 pub fn start_watch(
     lab: Arc<LabFrame>,
-    nodes: Vec<Arc<NodeFrame>>,
+    mut monitors: Vec<Monitor>,
     sampler: Sampler,
     slow_ns: impl Fn(usize) -> u64 + Send + 'static,
     stamps: Option<Arc<Egress>>,
@@ -410,7 +410,6 @@ pub fn start_watch(
     let close_v_ns = Arc::new(AtomicU64::new(u64::MAX));
     let close = close_v_ns.clone();
     let thread = Beside::spawn("watch", move |stop| {
-        let mut monitors: Vec<Monitor> = nodes.into_iter().map(Monitor::new).collect();
         let mut next_sample = lab.now();
         loop {
             let last = stop.load(Ordering::Acquire);

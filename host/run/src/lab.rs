@@ -20,7 +20,8 @@ use diecast_host_net::{
 };
 use diecast_host_node::{LabDir, Node, NodeFile, NodeSpec, Quota};
 use diecast_host_supervisor::{
-    ClockChange, CpuConfig, HitsFrom, INTERRUPTS_NEED, LabFrame, Meters, NodeFrame, Supervisor, interrupt_cost_ns,
+    ClockChange, CpuConfig, HitsFrom, INTERRUPTS_NEED, LabFrame, Meters, Monitor, NodeFrame, Supervisor,
+    interrupt_cost_ns,
 };
 use diecast_host_sys::{process, time};
 use diecast_host_tcp::InitialRto;
@@ -173,7 +174,7 @@ fn run_whole(plan: &Plan, o: &RunOptions<'_>) -> Result<Ran, RunError> {
         .map_err(RunError::host("starting the host probe"))?;
     let watch = host_watch::start_watch(
         lab.frame.clone(),
-        frames.clone(),
+        monitors(&lab),
         results::sampler(plan, &lab),
         awake.slow(),
         lab.stamps.clone(),
@@ -344,6 +345,17 @@ fn tell_interrupts(frames: &[Arc<NodeFrame>], journal: &Recorder) {
 
 fn loaded(egress: Result<Egress, EgressError>, without: &str, journal: &Recorder) -> Option<Egress> {
     egress.inspect_err(|e| journal.finding(FindingKind::MissingFeature, None, 1, format!("{without}: {e}"))).ok()
+}
+
+/// Who watches the nodes, and sees what their threads have told.
+fn monitors(lab: &Lab) -> Vec<Monitor> {
+    let of_node = |(at, frame): (usize, &Option<Arc<NodeFrame>>)| {
+        let monitor = Monitor::new(frame.clone()?);
+        let (Some(egress), Some(&cookie)) = (lab.egress.clone(), lab.cookies.get(at)) else { return Some(monitor) };
+        let told = move || egress.peek_handed(cookie).into_iter().map(|handed| (handed.by, handed.then)).collect();
+        Some(monitor.with_on_the_way(Box::new(told)))
+    };
+    lab.frames.iter().enumerate().filter_map(of_node).collect()
 }
 
 /// The learning of what the CPU time of nodes is that meters must not charge, where packets tell their senders.

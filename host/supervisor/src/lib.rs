@@ -26,7 +26,7 @@ pub use exec::ExecError;
 pub use frame::{CpuConfig, FRAME_SLACK_NS, LabFrame, Members, NodeFrame, SPEED_ONE_PPM, Usage};
 pub use interrupts::{INTERRUPTS_NEED, interrupt_cost_ns};
 pub use meters::{HitsFrom, Meters, PerfEvents};
-pub use monitor::{Monitor, Unmetered, Window};
+pub use monitor::{Monitor, OnTheWay, Unmetered, Window};
 pub use node_clock::{ClockChange, ClockError, ClockState};
 pub use pace::{PaceError, Standing};
 pub use socket_times::{HeldSocket, SocketTimes, sockets_of};

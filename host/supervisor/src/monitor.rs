@@ -16,7 +16,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
+use diecast_core_abi::ThreadSlot;
 use diecast_core_cpu as ledger;
+use diecast_core_cpu::{Sent, Then};
 use diecast_host_sys::{Tid, process, time};
 
 use crate::dead_slots::{DeadSlots, Place, of_dead};
@@ -41,6 +43,8 @@ const MOVED_MAX_NS: u64 = WINDOW_NS / 4;
 /// just ended may have handed on what it did, which is charged a millisecond or two later, and is not charged twice.
 const DOUBT_PART: u64 = 200;
 const DOUBT_LASTS_NS: u64 = 4_000_000;
+/// What seems to have escaped in a look during a charge, and may be what the meter itself took for it, ns: it is left to the next.
+const UNSURE_NS: i64 = 100_000;
 /// Real time in which a charge that was begun ends: it takes some microseconds, and a thread may lose its core in it, ns.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
@@ -120,6 +124,13 @@ fn uncharged_ns(cpu_ns: u64, charged_to_ns: u64) -> i64 {
     cpu_ns as i64 - charged_to_ns as i64
 }
 
+/// What a thread that has ended told.
+struct Told {
+    charged_to_ns: u64,
+    /// Its CPU time, ns.
+    ns: u64,
+}
+
 /// What of a thread was read by itself.
 struct CpuTime {
     /// The thread's id in the node's pid namespace.
@@ -129,7 +140,10 @@ struct CpuTime {
     is_others: bool,
 }
 
-/// Of threads that are gone the CPU time up to which they were charged, ns.
+/// What threads of a node have told of their CPU time and were not charged for yet, in order.
+pub type OnTheWay = Box<dyn Fn() -> Vec<(Sent, Then)> + Send>;
+
+/// Of threads that are gone the CPU time up to which they were charged, or soon will be, ns.
 type Gone = BTreeMap<Place, u64>;
 
 /// What a look saw: its terms are of one instant but for `error_ns`, and for charges that came meanwhile where it is not quiet.
@@ -200,6 +214,7 @@ impl Counted {
 /// Watches one node.
 pub struct Monitor {
     node: Arc<NodeFrame>,
+    on_the_way: Option<OnTheWay>,
     last: Option<Counted>,
     /// By host thread id.
     threads: BTreeMap<i32, Thread>,
@@ -207,7 +222,7 @@ pub struct Monitor {
     unmetered: BTreeSet<i32>,
     /// Those that nobody has asked for yet.
     news: Vec<Unmetered>,
-    /// Escapes that a window's reading made negative, to be settled by the next.
+    /// Escapes that a window's reading made negative, or did not know from charges under way, to be settled by the next.
     owed_ns: i64,
     /// Since when the window is left open because of what nobody seems to have charged, CLOCK_MONOTONIC ns.
     doubted_ns: Option<u64>,
@@ -227,6 +242,7 @@ impl Monitor {
     pub fn new(node: Arc<NodeFrame>) -> Monitor {
         Monitor {
             node,
+            on_the_way: None,
             last: None,
             threads: BTreeMap::new(),
             suspects: BTreeSet::new(),
@@ -241,6 +257,11 @@ impl Monitor {
             open_from_ns: time::monotonic_ns(),
             waited_ns: 0,
         }
+    }
+
+    /// The same where threads tell what they use: of those that have ended, what is on its way to the ledger has not escaped.
+    pub fn with_on_the_way(self, on_the_way: OnTheWay) -> Monitor {
+        Monitor { on_the_way: Some(on_the_way), ..self }
     }
 
     /// The node.
@@ -292,7 +313,9 @@ impl Monitor {
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
         let on_the_way = now.uncharged - last.uncharged;
         let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - on_the_way + self.owed_ns;
-        let escaped = residual.max(0) as u64;
+        // Within a charge that is under way a look may have one side without the other.
+        let unsure_ns = if quiet { 0 } else { UNSURE_NS };
+        let escaped = (residual - unsure_ns).max(0) as u64;
         if escaped > used / DOUBT_PART {
             let real_ns = time::monotonic_ns();
             if real_ns - *self.doubted_ns.get_or_insert(real_ns) < DOUBT_LASTS_NS {
@@ -301,7 +324,8 @@ impl Monitor {
         }
         (self.doubted_ns, self.closing) = (None, false);
         // No more than hits may have charged too much.
-        self.owed_ns = residual.clamp(-(ledger::OVERCHARGE_MAX_NS as i64), 0);
+        let most_ns = ledger::OVERCHARGE_MAX_NS as i64;
+        self.owed_ns = (residual - escaped as i64).clamp(-most_ns, most_ns);
         if escaped > 0 {
             self.charge(lab, escaped);
             now.charged += escaped;
@@ -346,9 +370,12 @@ impl Monitor {
         let threads_ns = threads.cpu.iter().map(|c| c.ns as i64).sum();
         // The rest is quickly read, all at once.
         let (mut totals, mut quiet) = (Totals::default(), false);
+        let mut told = BTreeMap::new();
         for _ in 0..LOOKS_MAX {
             let charges = self.charges();
-            let uncharged = self.uncharged(&threads.cpu);
+            told = self.told_by_dead(&threads.live);
+            let of_dead: i64 = told.values().map(|t| uncharged_ns(t.ns, t.charged_to_ns)).sum();
+            let uncharged = self.uncharged(&threads.cpu) + of_dead;
             totals = Totals { uncharged, threads_ns, ..self.counters() };
             quiet = charges.is_some() && self.charges() == charges;
             if quiet {
@@ -360,7 +387,9 @@ impl Monitor {
         totals.usage = before + error_ns / 2;
         // Takes longer than the rest: a charge in between seems to have escaped, which is doubted.
         let dead = of_dead(self.node.page(), &threads.live);
-        let gone = dead.map(|(place, s)| (place, s.last_cpu_ns.load(Relaxed))).collect();
+        let charged_to =
+            |tid, s: &ThreadSlot| told.get(&tid).map_or_else(|| s.last_cpu_ns.load(Relaxed), |t: &Told| t.ns);
+        let gone = dead.map(|(place, s)| (place, charged_to(place.1, s))).collect();
         let mut inferred = false;
         let missed = |last: &Counted| last.missed_ns(&threads, &gone, &totals, error_ns);
         if let Some(missed) = self.last.as_ref().and_then(missed) {
@@ -419,6 +448,24 @@ impl Monitor {
         let page = self.node.page();
         let slot = |c: &CpuTime| page.slot(c.name).filter(|_| !c.is_others);
         cpu.iter().map(|c| uncharged_ns(c.ns, slot(c).map_or(0, |s| s.last_cpu_ns.load(Relaxed)))).sum()
+    }
+
+    /// What threads that have ended will be charged up to, by number: each has a slot, as it will when that is charged.
+    fn told_by_dead(&self, live: &BTreeSet<u32>) -> BTreeMap<u32, Told> {
+        let page = self.node.page();
+        let mut all = BTreeMap::<u32, Told>::new();
+        for (by, then) in self.on_the_way.iter().flat_map(|told| told()).filter(|(by, _)| !live.contains(&by.tid)) {
+            let Some(slot) = page.claim_slot(by.tid) else { continue };
+            let charged_to_ns = match slot.last_cpu_ns.load(Relaxed) {
+                // What it did before its present burst nobody will charge.
+                0 if slot.last_wall_ns.load(Relaxed) == 0 => by.burst_cpu_ns,
+                ns => ns,
+            };
+            let told = all.entry(by.tid).or_insert(Told { charged_to_ns, ns: charged_to_ns });
+            told.ns = if then == Then::Ends { by.cpu_ns } else { told.ns.max(by.cpu_ns) };
+        }
+        all.retain(|_, t| t.charged_to_ns <= t.ns + ledger::OVERCHARGE_MAX_NS);
+        all
     }
 
     /// The node's threads. The kernel brings their CPU time and the node's account up to date together, a tick behind or less;
@@ -486,268 +533,4 @@ impl Monitor {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::{Child, Command};
-    use std::sync::atomic::AtomicU64;
-
-    use diecast_core_vtime::Tdf;
-
-    use super::*;
-    use crate::frame::CpuConfig;
-
-    const MS: u64 = 1_000_000;
-
-    /// A node of one process, which sleeps, and what the kernel says the node used: read by the first, and more at each read.
-    struct Case {
-        lab: Arc<LabFrame>,
-        child: Child,
-        cpu_ns: u64,
-        used_ns: Arc<AtomicU64>,
-        each_ns: Arc<AtomicU64>,
-        monitor: Monitor,
-    }
-
-    impl Case {
-        fn new() -> Case {
-            let child = Command::new("sleep").arg("600").spawn().unwrap();
-            let pid = child.id() as i32;
-            std::thread::sleep(std::time::Duration::from_millis(200));
-            let schedstat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap();
-            let cpu_ns: u64 = schedstat.split(' ').next().unwrap().parse().unwrap();
-            let (used_ns, each_ns) = (Arc::new(AtomicU64::new(cpu_ns)), Arc::new(AtomicU64::new(0)));
-            let (used, each) = (used_ns.clone(), each_ns.clone());
-            let cpu = CpuConfig { metered: true, ..CpuConfig::PLAIN };
-            let lab = LabFrame::start("10".parse::<Tdf>().unwrap());
-            let usage = move || Ok(used.fetch_add(each.load(Relaxed), Relaxed));
-            let members = Box::new(move || Ok(vec![pid]));
-            let node = NodeFrame::create(&lab, "n", cpu, members, Some(Box::new(usage))).unwrap();
-            let slot = node.page().claim_slot(process::number_inside(Tid(pid)).unwrap()).unwrap();
-            slot.last_cpu_ns.store(cpu_ns, Relaxed);
-            let mut monitor = Monitor::new(node);
-            assert_eq!(monitor.tick(&lab).unwrap(), None);
-            Case { lab, child, cpu_ns, used_ns, each_ns, monitor }
-        }
-
-        fn charge(&self, ns: i64) {
-            self.monitor.node.page().counters.charged_ns.fetch_add(ns as u64, Relaxed);
-        }
-
-        fn charged_to(&self, ns: u64) {
-            let page = self.monitor.node.page();
-            page.slots.iter().find(|s| s.tid.load(Relaxed) != 0).unwrap().last_cpu_ns.store(ns, Relaxed);
-        }
-
-        fn tick(&mut self) -> Option<Window> {
-            self.monitor.tick(&self.lab).unwrap()
-        }
-
-        /// Once what nobody seems to have charged has been doubted for long enough.
-        fn tick_later(&mut self) -> Option<Window> {
-            if let Some(since) = &mut self.monitor.doubted_ns {
-                *since = since.saturating_sub(DOUBT_LASTS_NS);
-            }
-            self.tick()
-        }
-    }
-
-    impl Drop for Case {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-
-    #[test]
-    fn a_charge_that_never_ends_does_not_end_exact_windows() {
-        let mut case = Case::new();
-        case.monitor.node.page().counters.charges_begun.fetch_add(1, Relaxed);
-        let used = |case: &mut Case| {
-            case.used_ns.fetch_add(25 * MS, Relaxed);
-            case.charge(25 * MS as i64);
-            case.tick().is_some()
-        };
-        // Windows of twice the length until it is known: a second of which no look was without it.
-        assert_eq!([0; 4].map(|_| used(&mut case)), [false, true, false, true]);
-        for (ago_ns, lost) in [(LOST_AFTER_NS / 2, 0), (LOST_AFTER_NS, 0), (LOST_AFTER_NS, 1)] {
-            case.monitor.open_from_ns = time::monotonic_ns().saturating_sub(ago_ns);
-            assert_eq!([0; 2].map(|_| used(&mut case)), [false, true]);
-            assert_eq!(case.monitor.lost, lost);
-        }
-        assert_eq!([0; 2].map(|_| used(&mut case)), [true, true]);
-        // It was not killed after all.
-        case.monitor.node.page().counters.charges_done.fetch_add(1, Relaxed);
-        assert_eq!([0; 2].map(|_| used(&mut case)), [true, true]);
-    }
-
-    #[test]
-    fn what_a_packet_charges_ahead_is_on_its_way_and_what_nobody_charges_escaped() {
-        let mut case = Case::new();
-        case.used_ns.fetch_add(25 * MS, Relaxed);
-        case.charge(27 * MS as i64);
-        case.charged_to(case.cpu_ns + 2 * MS);
-        let window = |charged_ns, escaped_ns| {
-            Some(Window {
-                charged_ns: charged_ns * MS,
-                used_ns: charged_ns * MS,
-                escaped_ns: escaped_ns * MS,
-                ..Window::default()
-            })
-        };
-        assert_eq!(case.tick(), window(27, 0));
-        // A hit gives it back, and 3 ms were nobody's.
-        case.used_ns.fetch_add(25 * MS, Relaxed);
-        case.charge(25 * MS as i64 - 5 * MS as i64);
-        case.charged_to(case.cpu_ns);
-        assert_eq!([case.tick(), case.tick_later()], [None, window(23, 3)]);
-    }
-
-    /// The thread has ended, and what it handed on is on its way to its ledger.
-    #[test]
-    fn what_is_charged_after_a_look_has_not_escaped() {
-        let mut case = Case::new();
-        for charged_ms in [22, 25] {
-            case.used_ns.fetch_add(25 * MS, Relaxed);
-            case.charge(charged_ms * MS as i64);
-            let first = case.tick();
-            case.charge((25 - charged_ms) * MS as i64);
-            let window = first.or_else(|| case.tick_later()).unwrap();
-            assert_eq!((window.charged_ns, window.used_ns, window.escaped_ns), (25 * MS, 25 * MS, 0));
-        }
-    }
-
-    #[test]
-    fn threads_read_one_after_the_other_are_taken_for_late_where_none_ended_and_the_node_used_as_much() {
-        let totals = |usage, beyond_ns| Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
-        let last = Counted { totals: totals(5 * MS, 70_000), tids: BTreeSet::from([1, 2]), gone: BTreeMap::new() };
-        let missed = |tids: &[i32], new_ns, beyond_ns, moved_ns| {
-            let threads = Threads { tids: tids.iter().copied().collect(), new_ns, ..Threads::default() };
-            last.missed_ns(&threads, &BTreeMap::new(), &totals(25 * MS, beyond_ns), moved_ns)
-        };
-        // 30 us read too early or too late, of the 60 that the node used meanwhile.
-        for us in [-30_000, 0, 30_000] {
-            assert_eq!(missed(&[1, 2], 0, 70_000 + us, 60_000), Some(us));
-            assert_eq!(missed(&[1, 2, 3], 20 * MS, 70_000 + us, 60_000), Some(us), "one began");
-            assert_eq!(missed(&[1, 2, 3], 21 * MS, 70_000 + us, 60_000), None, "one joined");
-            assert_eq!(missed(&[1, 3], 0, 70_000 + us, 60_000), None, "one ended");
-        }
-        for us in [-31_000, 31_000] {
-            assert_eq!(missed(&[1, 2], 0, 70_000 + us, 60_000), None, "more than the node used");
-        }
-        assert_eq!(missed(&[1, 2], 0, 71_000, 0), None, "what ended unseen, once the node rests");
-        assert_eq!(missed(&[1, 2], 0, 71_000, 10 * MS), None, "no look takes so long");
-    }
-
-    /// Threads 4, 5 and 6 are gone at the second and third look, 70 us are the node's own.
-    #[test]
-    fn what_threads_that_began_and_ended_between_two_looks_used_is_none_that_was_missed() {
-        let totals = |usage, beyond_ns| Totals { usage, threads_ns: usage as i64 - beyond_ns, ..Totals::default() };
-        let tids = || BTreeSet::from([1, 2]);
-        let slots = |used: &[(u32, u64)]| used.iter().map(|(tid, ns)| ((*tid as usize, *tid), *ns)).collect();
-        let own_ns = 70_000 + 2 * MS as i64;
-        let first = Counted::new(totals(5 * MS, own_ns), tids(), slots(&[(4, MS)]), None);
-        let look = |last: &Counted, used: &[(u32, u64)], ended_ns| {
-            let threads = Threads { tids: tids(), ..Threads::default() };
-            last.missed_ns(&threads, &slots(used), &totals(25 * MS, own_ns + ended_ns), 60_000)
-        };
-        assert_eq!(look(&first, &[(4, MS), (5, MS)], MS as i64 + 20_000), Some(20_000), "5 was charged all of it");
-        assert_eq!(look(&first, &[(4, MS)], MS as i64 + 20_000), None, "or is not charged yet, which shows");
-        assert_eq!(look(&first, &[(4, 2 * MS)], 20_000), Some(20_000), "what 4 used was known, whenever it is charged");
-        // 5 was charged half of what it used by the second look, and 6 nothing: 25 us of that were taken for missed.
-        let second = [(4, 2 * MS), (5, 25_000)];
-        assert_eq!(look(&first, &second, 25_000 + 25_000), Some(25_000));
-        let counted = |last| Counted::new(totals(25 * MS, own_ns + 25_000), tids(), slots(&second), Some(last));
-        let second = counted(first);
-        let third = [(4, 3 * MS), (5, 35_000), (6, 15_000)];
-        assert_eq!(
-            look(&second, &third, 50_000 - 30_000),
-            Some(-30_000),
-            "by the third all is charged, and it reads too much"
-        );
-    }
-
-    /// All three readings of the node's account, 60 us apart, are of one instant as far as the window goes; whether a thread has
-    /// begun and ended since the last look or not, whose 2 ms were charged.
-    #[test]
-    fn what_threads_were_read_too_early_for_is_on_its_way() {
-        for ended_ns in [0, 2 * MS] {
-            let mut case = Case::new();
-            if ended_ns > 0 {
-                case.monitor.node.page().claim_slot(1 << 22).unwrap().last_cpu_ns.store(ended_ns, Relaxed);
-            }
-            case.used_ns.fetch_add(25 * MS, Relaxed);
-            case.each_ns.store(60_000, Relaxed);
-            case.charge(25 * MS as i64);
-            // Read before it, the thread has used 20 us more by the middle of the look.
-            let usage_ns = case.used_ns.load(Relaxed) + 60_000 + 30_000;
-            let beyond_ns = (usage_ns - ended_ns) as i64 - case.cpu_ns as i64 - 20_000;
-            let last = &mut case.monitor.last.as_mut().unwrap().totals;
-            last.threads_ns = last.usage as i64 - beyond_ns;
-            let window = case.tick().unwrap();
-            assert_eq!(window.used_ns, 25 * MS + 90_000 - 20_000, "the 20 us are not charged yet");
-            assert_eq!((window.charged_ns, window.escaped_ns), (window.used_ns, 70_000));
-            let gone: Vec<_> = case.monitor.last.as_ref().unwrap().gone.values().copied().collect();
-            assert_eq!(gone, [Some(ended_ns)][..usize::from(ended_ns > 0)], "which the next look goes on from");
-        }
-    }
-
-    #[test]
-    fn a_window_waits_for_an_exact_look_but_not_for_long() {
-        let mut case = Case::new();
-        case.each_ns.store(40_000, Relaxed);
-        case.used_ns.fetch_add(25 * MS, Relaxed);
-        case.charge(30 * MS as i64);
-        assert_eq!(case.tick(), None, "the node ran while it was looked at");
-        case.each_ns.store(0, Relaxed);
-        assert!(case.tick().is_some());
-        case.each_ns.store(40_000, Relaxed);
-        case.used_ns.fetch_add(WINDOW_MAX_NS, Relaxed);
-        case.charge(WINDOW_MAX_NS as i64);
-        assert!(case.tick().is_some());
-    }
-
-    #[test]
-    fn a_window_closes_early_where_it_is_asked_to() {
-        let mut case = Case::new();
-        case.used_ns.fetch_add(3 * MS, Relaxed);
-        case.charge(MS as i64);
-        assert_eq!(case.tick(), None);
-        case.monitor.close();
-        let window = |charged_ms, escaped_ms| {
-            let [charged_ns, escaped_ns] = [charged_ms * MS, escaped_ms * MS];
-            Some(Window { charged_ns, escaped_ns, used_ns: charged_ns, ..Window::default() })
-        };
-        assert_eq!(
-            [case.tick(), case.tick_later()],
-            [None, window(3, 2)],
-            "what nobody seems to have charged is doubted"
-        );
-        case.used_ns.fetch_add(3 * MS, Relaxed);
-        assert_eq!(case.tick(), None, "the next is of the usual length");
-        case.used_ns.fetch_add(17 * MS, Relaxed);
-        case.charge(20 * MS as i64);
-        assert_eq!(case.tick(), window(20, 0));
-        case.monitor.close();
-        assert_eq!([case.tick(), case.tick()], [window(0, 0), None], "where nothing was used too");
-    }
-
-    #[test]
-    fn a_thread_has_no_meter_if_two_windows_in_a_row_say_so() {
-        let mut case = Case::new();
-        let unhit = || {
-            vec![Unmetered {
-                pid: case.child.id() as i32,
-                tid: case.child.id() as i32,
-                name: String::new(),
-                unhit_ns: 1,
-            }]
-        };
-        case.monitor.suspect(unhit());
-        case.monitor.suspect(Vec::new());
-        case.monitor.suspect(unhit());
-        assert_eq!(case.monitor.take_unmetered(), []);
-        case.monitor.suspect(unhit());
-        case.monitor.suspect(unhit());
-        let news = case.monitor.take_unmetered();
-        assert_eq!((news.len(), news[0].name.as_str()), (1, "sleep"), "once");
-    }
-}
+mod tests;
