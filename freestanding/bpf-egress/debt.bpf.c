@@ -627,6 +627,7 @@ int BPF_PROG(burst, bool preempted, struct task_struct *prev, struct task_struct
 	b->offset_ns = now - next->se.exec_start;
 	if (!b->going) {
 		b->going = 1;
+		keep_number(next, b);
 		b->cpu_ns = next->se.sum_exec_runtime;
 		// The meter's sleeps end where the ledger has it.
 		if (b->meters || b->at_ns < b->woke_ns)

@@ -3,8 +3,8 @@
 //
 // A thread that wakes another of its node is ahead of its virtual time, and what the other does then could not begin on the
 // original machine before the waker had come that far. So it is told through a ring, in order: who woke whom, and what the waker
-// had used by then. A thread that blocks tells what it has used since, so that this is charged as it was used and is no part of
-// its next burst.
+// had used by then. A thread that blocks or ends tells what it has used since, so that this is charged as it was used and is
+// no part of its next burst.
 
 // Of the ring, bytes: some thirteen thousand records.
 #define RING_BYTES (1 << 20)
@@ -15,7 +15,7 @@
 // A waker that is no further ahead than what so much CPU time stands for hands nothing on, ns.
 #define LEAD_MIN_NS 5000
 // Who reads the ring is woken for it at most once in so long, ns: each packet has it read, too. Sooner where it was empty, and
-// later for what a thread leaves, whose next burst has yet to come.
+// later for what a thread leaves, whose next burst has yet to come, if any does.
 #define RING_WAKE_NS 1000000
 #define RING_WAKE_EMPTY_NS 200000
 #define RING_WAKE_LEFT_NS 100000000
@@ -145,7 +145,7 @@ static __always_inline __u32 innermost(struct pid *pid)
 	return nr;
 }
 
-// One that has ended may have lost its number by now.
+// One that has ended may have lost its number by now, and has the one of its first switch.
 static __always_inline __u32 number(struct task_struct *task, struct burst *b)
 {
 	struct pid *pid = task->thread_pid;
@@ -153,6 +153,13 @@ static __always_inline __u32 number(struct task_struct *task, struct burst *b)
 	if (pid)
 		b->tid = innermost(pid);
 	return b->tid;
+}
+
+// Of one that gets a core and tells nothing before it ends.
+static __always_inline void keep_number(struct task_struct *task, struct burst *b)
+{
+	if (!b->tid)
+		number(task, b);
 }
 
 // What a thread has used.

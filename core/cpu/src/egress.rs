@@ -6,7 +6,9 @@
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
-use diecast_core_abi::{GAP_BINS, LateCost, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket};
+use diecast_core_abi::{
+    Counters, GAP_BINS, LateCost, NodePage, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, late_bucket,
+};
 use diecast_core_vtime::{Rate, RealNs, VirtNs};
 
 use crate::{
@@ -86,6 +88,8 @@ struct Account<'a> {
     now_v: VirtNs,
     /// What its clock learns late.
     late: Option<&'a LateCost>,
+    /// The node's sums.
+    sums: Option<&'a Counters>,
     charged_ns: u64,
     cold_ns: u64,
     slow_ns: u64,
@@ -218,6 +222,13 @@ impl Account<'_> {
         slot.run_delay_ns.store(sent.run_delay_ns, Relaxed);
         slot.explained_ns.store(0, Relaxed);
         slot.finish_v_ns.store(finish.0, Relaxed);
+        // In this order: who sees a half of it finds too much charged, and none that escaped.
+        if let Some(k) = self.sums {
+            k.charged_ns.fetch_add(self.charged_ns, Relaxed);
+            k.cold_ns.fetch_add(self.cold_ns, Relaxed);
+            k.slow_ns.fetch_add(self.slow_ns, Relaxed);
+            k.meter_cost_ns.fetch_add(self.cost_ns, Relaxed);
+        }
         slot.account_to(last_cpu_ns, sent.cpu_ns);
         slot.last_wall_ns.store(sent.at.0, Relaxed);
         finish
@@ -270,9 +281,9 @@ pub enum Then {
     Ends,
 }
 
-/// Charges a thread up to an instant at which it hands work on to another of its node, what it does next begins no earlier;
-/// or blocks, or has ended. All have slots from then on, where there is room. What a thread without one did in earlier bursts is
-/// left to who charges what nobody did. One that ended is given back what was charged beyond what it used: no hit of it will.
+/// Charges a thread up to the instant at which it woke another of its node, blocked or ended. What the woken one does next begins
+/// no earlier. Both have slots from then on, where there is room. What a thread without one did in earlier bursts is left to who
+/// charges what nobody did. One that has ended is given back what was charged beyond what it used: no hit of it will.
 pub fn charge_handing(page: &NodePage, by: &Sent, then: Then, now: RealNs) {
     let slot = page.claim_slot(by.tid);
     // What it did before its present burst may be charged already: it may have had a slot, or be done as another.
@@ -295,8 +306,9 @@ pub fn charge_handing(page: &NodePage, by: &Sent, then: Then, now: RealNs) {
     }
 }
 
-/// Gives back what a thread was charged beyond what it has used, with what was taken off of that because cores were slow. How
-/// much less it is charged, real CPU ns; nothing where the slot is one that a dead thread of the same number left. For who holds it.
+/// Counts what a thread was charged beyond what it has used as not charged, with what was taken off of that because cores were
+/// slow; the ledger stays as it is. How much less it is charged, real CPU ns; nothing where the slot is one that a dead thread of
+/// the same number left. For who holds it.
 #[inline(always)]
 pub fn give_back(page: &NodePage, slot: &ThreadSlot, cpu_ns: u64) -> u64 {
     let k = &page.counters;
@@ -305,11 +317,12 @@ pub fn give_back(page: &NodePage, slot: &ThreadSlot, cpu_ns: u64) -> u64 {
     if over_ns == 0 || over_ns > OVERCHARGE_MAX_NS {
         return 0;
     }
+    // Who sees a half of it finds too much charged, and none that escaped.
     k.charges_begun.fetch_add(1, AcqRel);
     let charged_ns = over_ns - slow_given_back(&k.slow_ns, page.slow_discount.load(Relaxed), over_ns);
+    slot.account_to(charged_to_ns, cpu_ns);
     k.charged_ns.fetch_sub(charged_ns, Relaxed);
     slot.charged_ns.fetch_sub(charged_ns, Relaxed);
-    slot.account_to(charged_to_ns, cpu_ns);
     k.charges_done.fetch_add(1, AcqRel);
     charged_ns
 }
@@ -341,6 +354,7 @@ fn charge_until(
         cores: if page.sched.used() { page.pinned(sent.tid).map_or(0, |cores| cores.load(Relaxed)) } else { 0 },
         now_v,
         late: page.shown(sent.tid).map(|shown| &shown.late),
+        sums: Some(k),
         charged_ns: 0,
         cold_ns: 0,
         slow_ns: 0,
@@ -352,10 +366,6 @@ fn charge_until(
     // The lab may have been paused, or re-timed, since.
     let woke = page.segment_at(sent.woke).v_of(sent.woke);
     let release = account.charge_sender(slot, sent, woke);
-    k.charged_ns.fetch_add(account.charged_ns, Relaxed);
-    k.cold_ns.fetch_add(account.cold_ns, Relaxed);
-    k.slow_ns.fetch_add(account.slow_ns, Relaxed);
-    k.meter_cost_ns.fetch_add(account.cost_ns, Relaxed);
     k.charges_done.fetch_add(1, AcqRel);
     if account.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
@@ -424,6 +434,7 @@ mod tests {
             cores: 0,
             now_v: segment().v_of(RealNs(now_ns)),
             late: None,
+            sums: None,
             charged_ns: 0,
             cold_ns: 0,
             slow_ns: 0,

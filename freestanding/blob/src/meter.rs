@@ -370,8 +370,8 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
     ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
 }
 
-/// What a thread used from one reading of its CPU time to another: charged, cold, slow and the meter's own. The watch does not look
-/// meanwhile, so this is all that is done in between: a thread that loses its core here keeps it waiting.
+/// What a thread used from one reading of its CPU time to another: charged, cold, slow and the meter's own. The watch waits for
+/// its end, so this is all that is done in between: a thread may lose its core here. Who sees a half finds too much charged.
 #[inline(always)]
 pub fn account(slot: &ThreadSlot, (from_ns, to_ns): (u64, u64), [charged_ns, cold_ns, slow_ns, cost_ns]: [u64; 4]) {
     let k = &node().counters;

@@ -1,13 +1,15 @@
 //! What threads hand on within their nodes, as the programs tell it (`hands.h`).
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use diecast_core_cpu::{Sent, Then};
 use diecast_core_vtime::RealNs;
 use diecast_host_net::{TRAILER_BYTES, thread_of};
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use rustix::event::{EventfdFlags, epoll, eventfd};
 
 /// `struct handed` of the programs: a node's cookie, who was woken, whether the thread has ended, then a trailer.
 const RECORD_BYTES: usize = 16 + TRAILER_BYTES;
@@ -28,7 +30,10 @@ type Read = BTreeMap<u64, VecDeque<Handed>>;
 
 /// The ring, and what was read of it.
 pub(crate) struct Hands {
-    map: MapHandle,
+    /// An epoll set of the ring and of `left`.
+    readable: OwnedFd,
+    /// An eventfd: something was read and left.
+    left: OwnedFd,
     ring: Mutex<RingBuffer<'static>>,
     read: Arc<Mutex<Read>>,
 }
@@ -52,13 +57,19 @@ impl Hands {
             0
         })?;
         let ring = rings.build()?;
-        Ok(Hands { map, ring: Mutex::new(ring), read })
+        let (readable, left) = watched(&map).map_err(io::Error::from)?;
+        Ok(Hands { readable, left, ring: Mutex::new(ring), read })
     }
 
     /// What came up to that instant, of one node or of all, in the order of each; whether there was anything, or may be: nothing is
     /// taken where somebody else is at it.
     pub fn take(&self, cookie: Option<u64>, until: RealNs, mut each: impl FnMut(&Handed)) -> bool {
-        let Ok(ring) = self.ring.try_lock() else { return true };
+        let ring = match self.ring.try_lock() {
+            Ok(ring) => ring,
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return true,
+        };
+        let _ = rustix::io::read(&self.left, &mut [0; 8]);
         // Whatever it could not read comes with the next.
         let _ = ring.consume_raw();
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -79,13 +90,27 @@ impl Hands {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = ring.consume_raw();
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        // The ring says no more that there is some.
+        if read.values().any(|of_node| !of_node.is_empty()) {
+            let _ = rustix::io::write(&self.left, &1u64.to_ne_bytes());
+        }
         read.get(&cookie).into_iter().flatten().copied().collect()
     }
 
     /// Readable now and then while there is something to take.
     pub fn readable(&self) -> BorrowedFd<'_> {
-        self.map.as_fd()
+        self.readable.as_fd()
     }
+}
+
+/// What is readable where the ring is or an eventfd, and that eventfd.
+fn watched(map: &MapHandle) -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let left = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let readable = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for fd in [map.as_fd(), left.as_fd()] {
+        epoll::add(&readable, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok((readable, left))
 }
 
 fn parse(record: &[u8]) -> Option<Handed> {

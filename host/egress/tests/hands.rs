@@ -17,7 +17,7 @@ use diecast_host_egress::{Egress, Handed, HitCost};
 use diecast_host_net::in_netns;
 use diecast_host_sys::trap;
 use diecast_host_tick::{Cadence, CoreTicks};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
@@ -244,6 +244,42 @@ fn who_ends_hands_on_to_its_own_node_alone_and_tells_what_it_used() {
         assert!(told.iter().all(|h| h.cookie == cookie && !matches!(h.then, Then::Wakes(_))), "{all:?}");
         let burst_ns = end.by.cpu_ns - end.by.burst_cpu_ns;
         assert!(end.then == Then::Ends && (2 * MS..4 * MS).contains(&burst_ns), "{burst_ns} ns of two ms: {all:?}");
+    });
+}
+
+/// It has lost its number by then, as all but the first thread of a process have. What is only looked at is still to be taken, and
+/// whoever waits for it is told.
+#[test]
+fn who_never_told_anything_tells_at_its_end_what_it_used() {
+    if skip() {
+        return;
+    }
+    diecast_quiet::look(|| {
+        let egress = Egress::load().unwrap();
+        let Some(ticks) = core_ticks(&egress, Cadence::told_by_packets(500_000)) else { return };
+        trap::install_handler();
+        let (ns, _tap, cookie) = nic(&egress, &two_nodes());
+        egress.set_hit_cost(cookie, HitCost { lead: 1024, ..AHEAD }).unwrap();
+        let works = |ticks: &CoreTicks| {
+            // It is metered to its end.
+            std::mem::forget(ticks.meter_here().unwrap());
+            poll_ms(20);
+            spin(Duration::from_millis(2));
+            thread_id()
+        };
+        let by = std::thread::scope(|s| in_thread(s, &ns, works, &ticks).join().unwrap());
+        // Its join is woken before its last switch.
+        std::thread::sleep(Duration::from_millis(20));
+        let seen = egress.peek_handed(cookie);
+        let handed = egress.handed();
+        let readable = poll(&mut [PollFd::new(&handed, PollFlags::IN)], Some(&Timespec::default())).unwrap();
+        let mut all = Vec::new();
+        egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
+        let burst_ns = |h: &Handed| h.by.cpu_ns - h.by.burst_cpu_ns;
+        assert!(matches!(&all[..], [h] if h.by.tid == by && h.then == Then::Ends), "{all:?}");
+        assert!((2 * MS..4 * MS).contains(&burst_ns(&all[0])), "{} ns of two ms: {all:?}", burst_ns(&all[0]));
+        assert_eq!((seen, readable), (all, 1));
+        assert_eq!(poll(&mut [PollFd::new(&handed, PollFlags::IN)], Some(&Timespec::default())).unwrap(), 0);
     });
 }
 

@@ -28,7 +28,7 @@ pub trait EgressLedger: Send + Sync {
     fn charge_sender(&self, node: usize, sent: &Sent, now: RealNs) -> VirtNs;
 
     /// Charges threads of a node, or of all, for what they did before they handed work on within it, up to that instant: it came
-    /// before whatever leaves the node then. Whether there was anything.
+    /// before whatever leaves the node then. Whether there was anything, or may be.
     fn take_handed(&self, _node: Option<usize>, _until: RealNs, _now: RealNs) -> bool {
         false
     }

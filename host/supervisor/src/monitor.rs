@@ -4,10 +4,10 @@
 //! Over the life of a node, with all terms in real CPU time:
 //!
 //! ```text
-//! used (kernel's account) = charged + cold + slow + meter cost + uncharged of live threads + escaped
+//! used (kernel's account) = charged + cold + slow + meter cost + on its way + escaped
 //! ```
 //!
-//! Cold is what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's
+//! On its way is what live threads have used since their last charge, and what those that ended told of it. Cold is what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's
 //! cores were slow (core/cpu, speed). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
 //! window's end. A window closes once the node used 20 ms of CPU, or where [`Monitor::close`] asks for it.
 
@@ -43,8 +43,6 @@ const MOVED_MAX_NS: u64 = WINDOW_NS / 4;
 /// just ended may have handed on what it did, which is charged a millisecond or two later, and is not charged twice.
 const DOUBT_PART: u64 = 200;
 const DOUBT_LASTS_NS: u64 = 4_000_000;
-/// What seems to have escaped in a look during a charge, and may be what the meter itself took for it, ns: it is left to the next.
-const UNSURE_NS: i64 = 100_000;
 /// Real time in which a charge that was begun ends: it takes some microseconds, and a thread may lose its core in it, ns.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
@@ -55,7 +53,7 @@ pub struct Window {
     pub charged_ns: u64,
     /// The part of it that was charged here.
     pub escaped_ns: u64,
-    /// The kernel's account, less what live threads have used since their last hit (more than at the start).
+    /// The kernel's account, less what is on its way (more than at the start).
     pub used_ns: u64,
     /// The part of `used_ns` that was the meter's own.
     pub meter_cost_ns: u64,
@@ -106,7 +104,7 @@ struct Totals {
     cost: u64,
     cold: u64,
     slow: u64,
-    /// Of live threads, less than nothing where a packet charged ahead.
+    /// On its way, less than nothing where a packet charged ahead.
     uncharged: i64,
     /// Of live threads in all.
     threads_ns: i64,
@@ -127,7 +125,7 @@ fn uncharged_ns(cpu_ns: u64, charged_to_ns: u64) -> i64 {
 /// What a thread that has ended told.
 struct Told {
     charged_to_ns: u64,
-    /// Its CPU time, ns.
+    /// The CPU time that it will be charged up to, ns.
     ns: u64,
 }
 
@@ -151,6 +149,8 @@ type Gone = BTreeMap<Place, u64>;
 struct Look {
     totals: Totals,
     threads: Threads,
+    /// Who has ended and is about to be charged.
+    told: Vec<u32>,
     gone: Gone,
     /// The threads' CPU time is that of the last look that counted, and what was charged since ([`Counted::missed_ns`]).
     inferred: bool,
@@ -222,7 +222,7 @@ pub struct Monitor {
     unmetered: BTreeSet<i32>,
     /// Those that nobody has asked for yet.
     news: Vec<Unmetered>,
-    /// Escapes that a window's reading made negative, or did not know from charges under way, to be settled by the next.
+    /// Escapes that a window's reading made negative, or half of a charge did, to be settled by the next.
     owed_ns: i64,
     /// Since when the window is left open because of what nobody seems to have charged, CLOCK_MONOTONIC ns.
     doubted_ns: Option<u64>,
@@ -305,7 +305,7 @@ impl Monitor {
         if used < WINDOW_NS && !self.closing {
             return Ok(None);
         }
-        let Look { totals: mut now, threads, gone, inferred, error_ns, quiet } = self.look()?;
+        let Look { totals: mut now, threads, told, gone, inferred, error_ns, quiet } = self.look()?;
         if used < WINDOW_MAX_NS && !(quiet && error_ns <= LOOK_ERROR_NS) {
             self.find_lost();
             return Ok(None);
@@ -313,9 +313,7 @@ impl Monitor {
         let gain = |f: fn(&Totals) -> u64| f(&now) as i64 - f(&last) as i64;
         let on_the_way = now.uncharged - last.uncharged;
         let residual = gain(|t| t.usage) - gain(|t| t.charged + t.cold + t.slow + t.cost) - on_the_way + self.owed_ns;
-        // Within a charge that is under way a look may have one side without the other.
-        let unsure_ns = if quiet { 0 } else { UNSURE_NS };
-        let escaped = (residual - unsure_ns).max(0) as u64;
+        let escaped = residual.max(0) as u64;
         if escaped > used / DOUBT_PART {
             let real_ns = time::monotonic_ns();
             if real_ns - *self.doubted_ns.get_or_insert(real_ns) < DOUBT_LASTS_NS {
@@ -324,8 +322,7 @@ impl Monitor {
         }
         (self.doubted_ns, self.closing) = (None, false);
         // No more than hits may have charged too much.
-        let most_ns = ledger::OVERCHARGE_MAX_NS as i64;
-        self.owed_ns = (residual - escaped as i64).clamp(-most_ns, most_ns);
+        self.owed_ns = residual.clamp(-(ledger::OVERCHARGE_MAX_NS as i64), 0);
         if escaped > 0 {
             self.charge(lab, escaped);
             now.charged += escaped;
@@ -339,13 +336,16 @@ impl Monitor {
             slow_ns: now.slow.saturating_sub(last.slow),
         };
         let before = self.last.take().filter(|_| inferred);
-        self.last = Some(Counted::new(now, threads.tids, gone, before));
+        let Threads { tids, mut live, unhit, .. } = threads;
+        self.last = Some(Counted::new(now, tids, gone, before));
         // One in a long call is in the same call soon after.
         if used >= WINDOW_NS {
-            self.suspect(threads.unhit);
+            self.suspect(unhit);
         }
         self.find_lost();
-        self.dead_slots.free(self.node.page(), &threads.live);
+        // Nor is a slot free that is about to be charged.
+        live.extend(told);
+        self.dead_slots.free(self.node.page(), &live);
         Ok(Some(window))
     }
 
@@ -397,7 +397,8 @@ impl Monitor {
             (totals.threads_ns, totals.uncharged) = (totals.threads_ns + missed, totals.uncharged + missed);
             error_ns = 0;
         }
-        Ok(Look { totals, threads, gone, inferred, error_ns, quiet })
+        let told = told.into_keys().collect();
+        Ok(Look { totals, threads, told, gone, inferred, error_ns, quiet })
     }
 
     /// The number of charges so far; none while one is under way.
@@ -450,7 +451,7 @@ impl Monitor {
         cpu.iter().map(|c| uncharged_ns(c.ns, slot(c).map_or(0, |s| s.last_cpu_ns.load(Relaxed)))).sum()
     }
 
-    /// What threads that have ended will be charged up to, by number: each has a slot, as it will when that is charged.
+    /// What threads that have ended will be charged up to, by number: each has a slot, where there is room, as it will have then.
     fn told_by_dead(&self, live: &BTreeSet<u32>) -> BTreeMap<u32, Told> {
         let page = self.node.page();
         let mut all = BTreeMap::<u32, Told>::new();

@@ -134,29 +134,6 @@ fn what_a_thread_told_before_it_ended_is_on_its_way() {
     }
 }
 
-/// Its thread lost its core in it, and had already said up to where it is charged; or says that last.
-#[test]
-fn what_the_meter_takes_for_a_charge_that_is_under_way_has_not_escaped() {
-    for open_us in [60, -60] {
-        let mut case = Case::new();
-        case.monitor.node.page().counters.charges_begun.store(1, Relaxed);
-        let mut window = |open: bool, charged_us: i64| {
-            let k = &case.monitor.node.page().counters;
-            k.charges_done.store(k.charges_begun.load(Relaxed) - u64::from(open), Relaxed);
-            case.used_ns.fetch_add(40 * MS, Relaxed);
-            case.charge(charged_us * 1_000);
-            let w = case.tick().or_else(|| case.tick_later()).unwrap();
-            (w.charged_ns / 1_000, w.used_ns / 1_000, w.escaped_ns / 1_000)
-        };
-        assert_eq!(window(true, 40_000 - open_us), ((40_000 - open_us) as u64, 40_000, 0));
-        assert_eq!(window(false, 40_000 + open_us), ((40_000 + open_us) as u64, 40_000, 0));
-        assert_eq!(window(false, 37_000), (40_000, 40_000, 3_000), "nothing is owed");
-        assert_eq!(window(true, 37_000), (39_900, 40_000, 2_900), "it can't be all of that");
-        assert_eq!(window(true, 37_000), (40_000, 40_000, 3_000));
-        assert_eq!(window(false, 37_000), (40_100, 40_000, 3_100));
-    }
-}
-
 #[test]
 fn what_a_packet_charges_ahead_is_on_its_way_and_what_nobody_charges_escaped() {
     let mut case = Case::new();
