@@ -88,7 +88,7 @@ struct Account<'a> {
     now_v: VirtNs,
     /// What its clock learns late.
     late: Option<&'a LateCost>,
-    /// The node's sums.
+    /// The node's sums; none in a test of the account alone.
     sums: Option<&'a Counters>,
     charged_ns: u64,
     cold_ns: u64,
@@ -222,14 +222,11 @@ impl Account<'_> {
         slot.run_delay_ns.store(sent.run_delay_ns, Relaxed);
         slot.explained_ns.store(0, Relaxed);
         slot.finish_v_ns.store(finish.0, Relaxed);
-        // In this order: who sees a half of it finds too much charged, and none that escaped.
-        if let Some(k) = self.sums {
-            k.charged_ns.fetch_add(self.charged_ns, Relaxed);
-            k.cold_ns.fetch_add(self.cold_ns, Relaxed);
-            k.slow_ns.fetch_add(self.slow_ns, Relaxed);
-            k.meter_cost_ns.fetch_add(self.cost_ns, Relaxed);
+        let parts = [self.charged_ns, self.cold_ns, self.slow_ns, self.cost_ns];
+        match self.sums {
+            Some(k) => account(k, slot, (last_cpu_ns, sent.cpu_ns), parts),
+            None => slot.account_to(last_cpu_ns, sent.cpu_ns),
         }
-        slot.account_to(last_cpu_ns, sent.cpu_ns);
         slot.last_wall_ns.store(sent.at.0, Relaxed);
         finish
     }
@@ -287,7 +284,7 @@ pub enum Then {
 pub fn charge_handing(page: &NodePage, by: &Sent, then: Then, now: RealNs) {
     let slot = page.claim_slot(by.tid);
     // What it did before its present burst may be charged already: it may have had a slot, or be done as another.
-    if let Some(slot) = slot.filter(|s| s.last_wall_ns.load(Relaxed) == 0 && s.last_cpu_ns.load(Relaxed) == 0) {
+    if let Some(slot) = slot.filter(|s| is_new(s)) {
         slot.account_to(0, by.burst_cpu_ns);
     }
     let (at, now_v) = charge_until(page, by, now, (slot, 0, None));
@@ -304,6 +301,32 @@ pub fn charge_handing(page: &NodePage, by: &Sent, then: Then, now: RealNs) {
         }
         _ => {}
     }
+}
+
+/// Whether nothing of a thread is charged yet, and nobody has read its clock.
+pub fn is_new(slot: &ThreadSlot) -> bool {
+    slot.last_wall_ns.load(Relaxed) == 0 && slot.last_cpu_ns.load(Relaxed) == 0
+}
+
+/// Counts what a thread used from one reading of its CPU time to another: charged, cold, slow and the meter's own. The watch waits
+/// for its end, so this is all that is done in between: a thread may lose its core here. Who sees a half finds too much charged,
+/// and nothing that escaped.
+#[inline(always)]
+pub fn account(
+    k: &Counters,
+    slot: &ThreadSlot,
+    (from_ns, to_ns): (u64, u64),
+    [charged_ns, cold_ns, slow_ns, cost_ns]: [u64; 4],
+) {
+    k.charges_begun.fetch_add(1, AcqRel);
+    for (sum, ns) in [(&k.charged_ns, charged_ns), (&k.cold_ns, cold_ns), (&k.slow_ns, slow_ns)] {
+        if ns != 0 {
+            sum.fetch_add(ns, Relaxed);
+        }
+    }
+    k.meter_cost_ns.fetch_add(cost_ns, Relaxed);
+    slot.account_to(from_ns, to_ns);
+    k.charges_done.fetch_add(1, AcqRel);
 }
 
 /// Counts what a thread was charged beyond what it has used as not charged, with what was taken off of that because cores were
@@ -337,7 +360,6 @@ fn charge_until(
 ) -> (VirtNs, VirtNs) {
     let now_v = page.segment().v_of(now);
     let k = &page.counters;
-    k.charges_begun.fetch_add(1, AcqRel);
     page.busy_r_ns.fetch_max(sent.at.0, Relaxed);
     let mut account = Account {
         discount: &page.cold_discount,
@@ -366,7 +388,6 @@ fn charge_until(
     // The lab may have been paused, or re-timed, since.
     let woke = page.segment_at(sent.woke).v_of(sent.woke);
     let release = account.charge_sender(slot, sent, woke);
-    k.charges_done.fetch_add(1, AcqRel);
     if account.forgiven_v_ns > 0 {
         k.forgiven.fetch_add(1, Relaxed);
         k.forgiven_v_ns.fetch_add(account.forgiven_v_ns, Relaxed);

@@ -31,7 +31,9 @@ mod weights;
 #[cfg(feature = "alloc")]
 pub use ages::{AGE_CELLS, AGE_SUMS, Ages, Growth, growth_of_all};
 pub use cold::{COLD_MAX_NS, burst_after, gap_bin, warm_ns};
-pub use egress::{OVERCHARGE_MAX_NS, Sent, Then, charge_handing, charge_sender, give_back, mean_switch_ns};
+pub use egress::{
+    OVERCHARGE_MAX_NS, Sent, Then, account, charge_handing, charge_sender, give_back, is_new, mean_switch_ns,
+};
 #[cfg(feature = "alloc")]
 pub use hits::{HIT_SUMS, HitSums};
 pub use interrupts::{Interrupts, interrupt_part, shown_cpu_ns};

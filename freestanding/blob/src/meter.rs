@@ -4,7 +4,7 @@
 //! and sleeps until the virtual instant at which the original machine would have finished that work. Unlike
 //! SIGSYS it sleeps in place, one slice at a time, with the program's signals masked.
 
-use core::sync::atomic::Ordering::{AcqRel, Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 
 use diecast_core_abi::{
     METER_SLEEP, SWITCH_ONCE, SWITCHES_UNKNOWN, ThreadSlot, delay_before_ns, is_hit, late_bucket, left_since_ns,
@@ -253,7 +253,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let c = charge(told, slot, now_v, earliest, work_v);
     let interrupts = ledger::Interrupts::of_node(n).of(usual - hidden);
     slot.charged_ns.fetch_add(work, Relaxed);
-    account(slot, (charged_to, cpu), [work, cold, used - usual, hidden]);
+    ledger::account(k, slot, (charged_to, cpu), [work, cold, used - usual, hidden]);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
     slot.switches.store(switches, Relaxed);
     // Packets that were sent before this instant find their work charged.
@@ -319,7 +319,7 @@ fn hit(told: u64, of_clock: bool, in_kernel: bool) {
     let after = clock::thread_cpu();
     // A packet that was sent before the hit may have been charged ahead of it meanwhile: the next hit gives that back.
     let seen = after.saturating_sub(cpu);
-    account(slot, (cpu, after), [0, 0, 0, seen]);
+    ledger::account(k, slot, (cpu, after), [0, 0, 0, seen]);
     tell_cost(slot, seen, 0);
     k.charging_hits.fetch_add(1, Relaxed);
     k.seen_hits_ns.fetch_add(seen, Relaxed);
@@ -368,22 +368,6 @@ fn charge(told: u64, slot: &ThreadSlot, now: VirtNs, earliest: VirtNs, work_v_ns
         }
     }
     ledger::charge(n.entries(), cores, now, earliest, work_v_ns)
-}
-
-/// What a thread used from one reading of its CPU time to another: charged, cold, slow and the meter's own. The watch waits for
-/// its end, so this is all that is done in between: a thread may lose its core here. Who sees a half finds too much charged.
-#[inline(always)]
-pub fn account(slot: &ThreadSlot, (from_ns, to_ns): (u64, u64), [charged_ns, cold_ns, slow_ns, cost_ns]: [u64; 4]) {
-    let k = &node().counters;
-    k.charges_begun.fetch_add(1, AcqRel);
-    for (sum, ns) in [(&k.charged_ns, charged_ns), (&k.cold_ns, cold_ns), (&k.slow_ns, slow_ns)] {
-        if ns != 0 {
-            sum.fetch_add(ns, Relaxed);
-        }
-    }
-    k.meter_cost_ns.fetch_add(cost_ns, Relaxed);
-    slot.account_to(from_ns, to_ns);
-    k.charges_done.fetch_add(1, AcqRel);
 }
 
 /// CPU time that was the meter's own, for a thread's and a process's clocks, which have what interrupts add instead. A child of
@@ -469,7 +453,7 @@ fn ask_sleepers() {
     sys::own(FUTEX, [&raw const own.asked as u64, FUTEX_WAKE_PRIVATE, i32::MAX as u64, 0, 0, 0]);
     let took_ns = clock::thread_cpu().saturating_sub(cpu_ns);
     if let Some(slot) = slot.filter(|_| took_ns < ASKING_MAX_NS && looks() == before) {
-        account(slot, (0, took_ns), [0, 0, 0, took_ns]);
+        ledger::account(&node().counters, slot, (0, took_ns), [0, 0, 0, took_ns]);
         tell_cost(slot, took_ns, 0);
     }
 }

@@ -10,7 +10,7 @@ use diecast_core_abi::{METER_PAYS, NodePage, ThreadSlot};
 use diecast_core_cpu as ledger;
 use diecast_core_vtime::{RealNs, VirtNs};
 
-use crate::meter::{account, count, count_charge, sleep_until, switch_part, tell_cost};
+use crate::meter::{count, count_charge, sleep_until, switch_part, tell_cost};
 use crate::{clock, cputimers, interrupt, node, process, signals, sys, turns, usage};
 
 /// What is less than this part of a slice is not slept for: that takes some 15 µs of CPU time.
@@ -159,7 +159,7 @@ fn pay(slot: &ThreadSlot, here: Here, began: VirtNs) -> Option<u64> {
         slot.switches.store(usage::switches(), Relaxed);
         // What a handler of the program's did meanwhile is charged next.
         let seen = if handled { 0 } else { clock::thread_cpu().saturating_sub(here.cpu_ns) };
-        account(slot, (0, seen), [0, 0, 0, seen]);
+        ledger::account(k, slot, (0, seen), [0, 0, 0, seen]);
         slot.release();
         if !handled {
             k.pays.fetch_add(sleeps, Relaxed);
@@ -190,7 +190,7 @@ fn settle(slot: &ThreadSlot, here: Here, began: VirtNs) {
     let (burst, hit_before) = slot.burst();
     slot.set_burst(ledger::burst_after(burst, usual - work.cost_ns), hit_before && work.cost_ns == 0);
     slot.finish_v_ns.store(c.finish.0, Relaxed);
-    account(slot, (last, here.cpu_ns), [work.warm_ns, work.cold_ns, used - usual, work.cost_ns]);
+    ledger::account(k, slot, (last, here.cpu_ns), [work.warm_ns, work.cold_ns, used - usual, work.cost_ns]);
     slot.node_charged_ns.store(k.charged_ns.load(Relaxed), Relaxed);
     tell_cost(slot, work.cost_ns, ledger::Interrupts::of_node(n).of(usual - work.cost_ns));
 }

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use diecast_core_cpu::{Sent, Then};
@@ -32,8 +34,11 @@ type Read = BTreeMap<u64, VecDeque<Handed>>;
 pub(crate) struct Hands {
     /// An epoll set of the ring and of `left`.
     readable: OwnedFd,
-    /// An eventfd: something was read and left.
+    /// An eventfd: something was read and left. Whether that was told through it: no packet is to cost a system call.
     left: OwnedFd,
+    left_told: AtomicBool,
+    /// Watched by `readable`.
+    _map: MapHandle,
     ring: Mutex<RingBuffer<'static>>,
     read: Arc<Mutex<Read>>,
 }
@@ -58,7 +63,7 @@ impl Hands {
         })?;
         let ring = rings.build()?;
         let (readable, left) = watched(&map).map_err(io::Error::from)?;
-        Ok(Hands { readable, left, ring: Mutex::new(ring), read })
+        Ok(Hands { readable, left, left_told: AtomicBool::new(false), _map: map, ring: Mutex::new(ring), read })
     }
 
     /// What came up to that instant, of one node or of all, in the order of each; whether there was anything, or may be: nothing is
@@ -69,7 +74,9 @@ impl Hands {
             Err(TryLockError::Poisoned(e)) => e.into_inner(),
             Err(TryLockError::WouldBlock) => return true,
         };
-        let _ = rustix::io::read(&self.left, &mut [0; 8]);
+        if self.left_told.swap(false, Relaxed) {
+            let _ = rustix::io::read(&self.left, &mut [0; 8]);
+        }
         // Whatever it could not read comes with the next.
         let _ = ring.consume_raw();
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +98,7 @@ impl Hands {
         let _ = ring.consume_raw();
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         // The ring says no more that there is some.
-        if read.values().any(|of_node| !of_node.is_empty()) {
+        if read.values().any(|of_node| !of_node.is_empty()) && !self.left_told.swap(true, Relaxed) {
             let _ = rustix::io::write(&self.left, &1u64.to_ne_bytes());
         }
         read.get(&cookie).into_iter().flatten().copied().collect()

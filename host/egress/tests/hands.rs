@@ -270,16 +270,18 @@ fn who_never_told_anything_tells_at_its_end_what_it_used() {
         let by = std::thread::scope(|s| in_thread(s, &ns, works, &ticks).join().unwrap());
         // Its join is woken before its last switch.
         std::thread::sleep(Duration::from_millis(20));
-        let seen = egress.peek_handed(cookie);
         let handed = egress.handed();
-        let readable = poll(&mut [PollFd::new(&handed, PollFlags::IN)], Some(&Timespec::default())).unwrap();
+        let is_readable = || poll(&mut [PollFd::new(&handed, PollFlags::IN)], Some(&Timespec::default())).unwrap();
+        assert_eq!(is_readable(), 1, "the ring");
+        let seen = egress.peek_handed(cookie);
+        let readable = is_readable();
         let mut all = Vec::new();
         egress.take_handed(Some(cookie), RealNs(u64::MAX), |handed| all.push(*handed));
         let burst_ns = |h: &Handed| h.by.cpu_ns - h.by.burst_cpu_ns;
         assert!(matches!(&all[..], [h] if h.by.tid == by && h.then == Then::Ends), "{all:?}");
         assert!((2 * MS..4 * MS).contains(&burst_ns(&all[0])), "{} ns of two ms: {all:?}", burst_ns(&all[0]));
         assert_eq!((seen, readable), (all, 1));
-        assert_eq!(poll(&mut [PollFd::new(&handed, PollFlags::IN)], Some(&Timespec::default())).unwrap(), 0);
+        assert_eq!(is_readable(), 0);
     });
 }
 

@@ -7,9 +7,11 @@
 //! used (kernel's account) = charged + cold + slow + meter cost + on its way + escaped
 //! ```
 //!
-//! On its way is what live threads have used since their last charge, and what those that ended told of it. Cold is what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's
-//! cores were slow (core/cpu, speed). What escaped (threads that ended between two hits, exec, storms of short processes) is charged here, at the
-//! window's end. A window closes once the node used 20 ms of CPU, or where [`Monitor::close`] asks for it.
+//! On its way is what live threads have used since their last charge, and what those that ended told of it. Cold is
+//! what work cost more than on the original machine (core/cpu, cold), slow what it cost more because the host's cores
+//! were slow (core/cpu, speed). What escaped (threads that ended between two hits, exec, storms of short processes) is
+//! charged here, at the window's end. A window closes once the node used 20 ms of CPU, or where [`Monitor::close`] asks
+//! for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +20,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use diecast_core_abi::ThreadSlot;
 use diecast_core_cpu as ledger;
-use diecast_core_cpu::{Sent, Then};
+use diecast_core_cpu::{Sent, Then, is_new};
 use diecast_host_sys::{Tid, process, time};
 
 use crate::dead_slots::{DeadSlots, Place, of_dead};
@@ -457,11 +459,8 @@ impl Monitor {
         let mut all = BTreeMap::<u32, Told>::new();
         for (by, then) in self.on_the_way.iter().flat_map(|told| told()).filter(|(by, _)| !live.contains(&by.tid)) {
             let Some(slot) = page.claim_slot(by.tid) else { continue };
-            let charged_to_ns = match slot.last_cpu_ns.load(Relaxed) {
-                // What it did before its present burst nobody will charge.
-                0 if slot.last_wall_ns.load(Relaxed) == 0 => by.burst_cpu_ns,
-                ns => ns,
-            };
+            // What a new one did before its present burst nobody will charge.
+            let charged_to_ns = if is_new(slot) { by.burst_cpu_ns } else { slot.last_cpu_ns.load(Relaxed) };
             let told = all.entry(by.tid).or_insert(Told { charged_to_ns, ns: charged_to_ns });
             told.ns = if then == Then::Ends { by.cpu_ns } else { told.ns.max(by.cpu_ns) };
         }
